@@ -10,8 +10,10 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c 
 export PYTHONDONTWRITEBYTECODE :=
 # Twice quiet: errors are printed, warnings (as root, of a cache) are not.
 PIP_INSTALL := $(PIP) -qq
-BENCHMARKS := chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py cached.py spent.py commits.py loading.py device.py starting.py report.py formats.py sb3_dqn.py mixtures.py selections.py rollouts.py later.py ragged.py remote.py growth.py
-INPUTS := pyproject.toml constraints.txt
+BENCHMARKS := core.py chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py cached.py spent.py commits.py loading.py device.py starting.py report.py formats.py sb3_dqn.py mixtures.py selections.py rollouts.py later.py ragged.py remote.py growth.py salvage.py
+# native/ is compiled where the package is installed.
+NATIVE := hatch_build.py $(wildcard native/*.*)
+INPUTS := pyproject.toml constraints.txt $(NATIVE)
 OLDEST := .venv-oldest
 BROWSER := .venv-browser
 DISTRIBUTED := .venv-distributed
@@ -20,7 +22,7 @@ ROBOTS := .venv-robots
 # One process for each processor; worksteal: the slow tests lie together in the order of files.
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --durations 10
 
-.PHONY: help demo quick test exhaustive interop distributed robots browser lowest lint docs bench house clean
+.PHONY: help demo quick test exhaustive native interop distributed robots browser lowest lint docs bench house clean
 # Two pips must not write to one environment at the same time.
 .NOTPARALLEL:
 
@@ -44,6 +46,14 @@ test: $(VENV)/.dev-stamp ## Run all tests in their quick form, in about two minu
 # With DISKREPLAY_TEST_EFFORT=20 random examples are tried so many times as often.
 exhaustive: $(VENV)/.dev-stamp ## Run every case of these tests, whole.
 	$(PYTEST) tests --ignore=tests/interop --ignore=tests/browser --ignore=tests/distributed --ignore=tests/robots
+
+# Where memory is limited the sanitizers find no room for theirs.
+native: $(VENV)/.dev-stamp ## Run tests with sanitizers in the compiled core, fuzz it, and count its instructions.
+	DISKREPLAY_TEST_EFFORT=0.1 $(BIN)/python tests/sanitized.py -n auto --maxprocesses 8 --dist worksteal \
+		tests/buffers/test_at_once.py tests/engine tests/hostile tests/index tests/reading tests/sampling \
+		--deselect tests/hostile/test_datasets.py::test_mutations --deselect tests/hostile/test_mutations.py
+	native/fuzz/run
+	native/counts/run
 
 # tests/interop exchanges files with the oldest pyarrow that is allowed, too. Two processes at the most, each with whole
 # modules: torch and its peers take gigabytes.
@@ -70,9 +80,11 @@ lowest: $(OLDEST)/.stamp ## Run the tests nearest to the dependencies, with the 
 		formats/test_d4rl.py formats/test_parquet.py formats/test_roundtrip.py golden/test_golden.py index reading \
 		sampling schema/test_spaces.py views
 
+# No formatter knows native/: grep finds lines that are too wide.
 lint: $(VENV)/.dev-stamp ## Check style, types and the direction of imports.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	! grep -rnE '.{121}' native
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python benchmarks/house.py --check
@@ -89,7 +101,7 @@ house: $(VENV)/.dev-stamp ## Print how much one must know to change the code: im
 
 # Leaves benchmarks/.frames alone: gigabytes that take minutes to record again.
 clean: ## Remove what these targets have made, but for recorded frames.
-	rm -rf $(VENV) $(OLDEST) $(BROWSER) $(DISTRIBUTED) $(ROBOTS) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(BROWSER) $(DISTRIBUTED) $(ROBOTS) build dist diskreplay/native/core.abi3.so .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find cli diskreplay tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # $(call new_environment,folder); what it lacks is said in one line.
@@ -137,7 +149,7 @@ build/suites/.stamp: tests/interop/suites/sources.txt | $(BIN)/python
 		-d build/suites -r $<
 	touch $@
 
-$(OLDEST)/.stamp: pyproject.toml constraints-oldest.txt
+$(OLDEST)/.stamp: pyproject.toml constraints-oldest.txt $(NATIVE)
 	$(call new_environment,$(OLDEST))
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
 		-e '.[arrow]' hypothesis 'pytest>=9' pytest-xdist
@@ -152,12 +164,12 @@ $(BROWSER)/.stamp: $(INPUTS)
 	$(BROWSER)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	touch $@
 
-$(DISTRIBUTED)/.stamp: pyproject.toml constraints-distributed.txt
+$(DISTRIBUTED)/.stamp: pyproject.toml constraints-distributed.txt $(NATIVE)
 	$(call new_environment,$(DISTRIBUTED))
 	$(DISTRIBUTED)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-distributed.txt -e '.[distributed]'
 	touch $@
 
-$(ROBOTS)/.stamp: pyproject.toml constraints-robots.txt
+$(ROBOTS)/.stamp: pyproject.toml constraints-robots.txt $(NATIVE)
 	$(call new_environment,$(ROBOTS))
 	$(ROBOTS)/bin/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints-robots.txt \
 		-e '.[robots]'

@@ -1,8 +1,8 @@
 """Our store against the replay buffers people use, on real Atari frames, in one run.
 
 100,000 steps, the four games by turns, episodes intact; 84x84 uint8 frames, stack 4, transitions with ``obs`` and
-``next_obs``, batches of 32 and 256. Three parts: sampling times (``contenders``, timed by ``racing`` in interleaved
-rounds), rates of ``add`` (``adding``), bytes on disk.
+``next_obs``, batches of 32 and 256. Two parts: sampling times (``contenders``, timed by ``racing`` in interleaved
+rounds), bytes on disk. What `add` costs is in ``core.py``.
 
 A buffer that stores stacks takes 5.6 GB for this, so not all fit into memory together: each lives in a process of its
 own, as many at a time as memory allows, and ours is raced again in every group, so that each ratio compares times of
@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import pathlib
 
-import adding
 import contenders
 import frames
 import harness
@@ -80,21 +79,6 @@ def window_in_cache(raced: list[racing.Raced]) -> list[harness.Figure]:
     return rows
 
 
-def add_rates(scratch: pathlib.Path, rounds: int, scale: float) -> str:
-    rows = []
-    for case, rate in adding.rates(scratch, rounds, scale):
-        peer = (f"{rate.sb3:,.0f}", f"{rate.ours / rate.sb3:.2f}") if rate.sb3 else ("-", "-")
-        spent = f"{rate.caller:.1f}", f"{rate.all_threads:.1f}"
-        target = f"at least {case.target:,}", harness.met(rate.ours >= case.target)
-        rows.append((case.label, f"{rate.ours:,.0f}", *peer, *spent, *target))
-    return (
-        "Steps a second into a full buffer; ours with the final `commit` and its fsyncs in the time, SB3 in RAM. "
-        "Here a larger ratio is better. The times are processor time of ours: of the thread that adds, and of all "
-        "threads, those that compress included.\n\n"
-        + harness.table(("`add`", "ours", "SB3", "ratio", "adding, us a step", "all, us a step", "target", ""), rows)
-    )
-
-
 def disk_bytes(steps: int, scratch: pathlib.Path) -> str:
     """A store of its own for every game."""
     rows, means = [], []
@@ -123,12 +107,11 @@ def main() -> None:
     )
     parser.add_argument("--reverb-python", help="interpreter of the environment that has dm-reverb (see above)")
     parser.add_argument("--scratch", help="where to put the stores meanwhile (default: beside the recorded frames)")
-    parser.add_argument("--parts", default="sampling,add,disk", help="some of these only (then nothing is written)")
+    parser.add_argument("--parts", default="sampling,disk", help="some of these only (then nothing is written)")
     arguments = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     frames.ensure(steps=arguments.steps)
     parts = arguments.parts.split(",")
-    scale = arguments.steps / STEPS
     body, packages = [], harness.versions("diskreplay", "numpy", "numcodecs")
     with harness.scratch(arguments.scratch) as scratch:
         if "sampling" in parts:
@@ -142,11 +125,9 @@ def main() -> None:
             raced, skipped = racing.race(*race)
             packages += [version for found in raced for version in found.versions]
             body.append(sampling(raced, skipped, arguments.steps))
-        if "add" in parts:
-            body.append(add_rates(scratch, 3, scale))
         if "disk" in parts:
             body.append(disk_bytes(arguments.steps // len(frames.GAMES), scratch))
-    full = arguments.steps == STEPS and len(parts) == 3
+    full = arguments.steps == STEPS and len(parts) == 2
     harness.write_section("atari", "Atari: 100,000 steps beside the peers", packages, "\n\n".join(body), keep=full)
 
 

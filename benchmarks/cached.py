@@ -11,6 +11,7 @@ import contextlib
 import pathlib
 import statistics
 import time
+import types
 from typing import Any
 from unittest import mock
 
@@ -21,7 +22,7 @@ import numpy as np
 import workload
 from kernel import fill
 
-from diskreplay.reading import cache, compiled
+from diskreplay.reading import cache
 
 STEPS = 50_000
 ROUNDS = 7
@@ -32,16 +33,17 @@ WAYS = ("from disk", "whole frames", "runs")
 
 def packed(game: frames.Game, steps: int) -> list[str]:
     """A row's cells: bytes of a frame, and microseconds to make its runs."""
-    kernel = compiled.KERNEL.now()
-    assert kernel is not None
     rows = np.array(game.frame[: steps // CHUNK_ROWS * CHUNK_ROWS]).reshape(-1, CHUNK_ROWS, workload.FRAME_BYTES)
-    size, begun = 0, time.process_time()
+    column: Any = types.SimpleNamespace(
+        groups=1,
+        chunk_items=CHUNK_ROWS,
+        entries=types.SimpleNamespace(length=len(rows)),
+        column=types.SimpleNamespace(item_bytes=workload.FRAME_BYTES),
+    )
+    kept, size, begun = cache.CachedColumn(column), 0, time.process_time()
     for number, chunk in enumerate(rows):
-        if number * CHUNK_ROWS % cache.KEY_ROWS == 0:
-            key = compiled.majority(chunk)
-            size += key.nbytes
-        block = compiled.pack(chunk, key, chunk.nbytes)
-        size += chunk.nbytes if block is None else block.nbytes
+        found = kept.packed(chunk)
+        size += chunk.nbytes if found is None else kept.enter(number, 0, *found)
     spent = time.process_time() - begun
     count = len(rows) * CHUNK_ROWS
     return [game.name, f"{size / count:.0f}", f"{1e6 * spent / count:.2f}"]
@@ -75,7 +77,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
     arguments = parser.parse_args()
     frames.ensure(steps=arguments.steps // len(frames.GAMES))
-    assert compiled.KERNEL.now() is not None, "there is no kernel here"
     games = [packed(frames.load(name), arguments.steps // len(frames.GAMES)) for name in frames.GAMES]
     rows = []
     with harness.scratch() as scratch, contextlib.ExitStack() as stack:
@@ -91,14 +92,13 @@ def main() -> None:
             rows.append(cells)
     rows.append(["held", *(f"{held[way]:.1f} MB" for way in WAYS)])
     body = (
-        f"Frames of {workload.FRAME_BYTES:,} bytes as runs, chunks of {CHUNK_ROWS} rows, a key for {cache.KEY_ROWS}:"
-        "\n\n"
+        f"Frames of {workload.FRAME_BYTES:,} bytes as runs, chunks of {CHUNK_ROWS} rows, keys included:\n\n"
         + harness.table(["game", "bytes a frame", "us a frame to make"], games)
         + f"\n\nProcessor time of a batch from {arguments.steps:,} steps, and in brackets the ratio to that from the "
         f"disk, medians of {arguments.rounds} rounds:\n\n" + harness.table(["batch", *WAYS], rows)
     )
     keep = arguments.steps == STEPS and arguments.rounds == ROUNDS
-    packages = harness.versions("diskreplay", "numpy", "numcodecs", "numba")
+    packages = harness.versions("diskreplay", "numpy", "numcodecs")
     harness.write_section("cached", "Frames in the cache", packages, body, keep=keep)
 
 

@@ -69,7 +69,7 @@ def main() -> None:
     arguments = parser.parse_args()
     frames.ensure(steps=arguments.steps)
     figures = []
-    compiled.LOAD_AFTER = 1 << 62
+    compiled.CALLS = None
     with harness.scratch() as scratch:
         fill(scratch / "store", arguments.steps)
         for size, calls in BATCHES.items():

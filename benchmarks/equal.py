@@ -1,7 +1,8 @@
 """Whether this checkout and another one draw the same batches, bit for bit, from the same seeds.
 
 Each runs in a process of its own: every space, view and sampler, with the cache at 0, 4 MB and its default; beside rows
-that no commit holds, beside eviction, after going back, and in a reader; with compiled code as soon as it is loaded.
+that no commit holds, beside eviction, beside another stream, after going back, and in a reader. A checkout from before
+the core was in C compiles at once what it would compile later.
 """
 
 from __future__ import annotations
@@ -86,6 +87,9 @@ def drawn(dr: Any, path: str, number: int, count: int) -> Iterator[str]:
             rb.commit()
         rb.checkpoint("a")
         feed(rb, 30)
+    with dr.ReplayBuffer.open(path, stream="b", num_envs=1, capacity=40, **shown) as rb:
+        feeder(name, 1, number + 1)(rb, 60)
+        yield from (f"beside another stream {found}" for found in hashes(rb, count, sampler))
     for options in ({"checkpoint": "a"}, {"mode": "r"}):
         with dr.ReplayBuffer.open(path, **options, **shown) as rb:
             yield from (f"opened with {options} {found}" for found in hashes(rb, count, sampler))
@@ -96,7 +100,7 @@ def every(checkout: str, count: int) -> list[str]:
     dr, os.fsync = importlib.import_module("diskreplay"), lambda fd: None
     assert pathlib.Path(dr.__file__).is_relative_to(checkout)
     for name in filter(importlib.util.find_spec, ("diskreplay.reading.compiled", "diskreplay.engine.compiled_row")):
-        importlib.import_module(name).LOAD_AFTER = 0
+        importlib.import_module(name).LOAD_AFTER = 0  # of a checkout that compiles
     warnings.simplefilter("ignore")  # of steps that do not go on
     with harness.scratch("/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
         cases = ((case, drawn(dr, f"{folder}/{at}.replay", at, count)) for at, case in enumerate(CASES))
@@ -108,7 +112,7 @@ def main() -> None:
     asked.add_argument("other", type=pathlib.Path)
     asked.add_argument("--batches", type=int, default=100_000)
     given = asked.parse_args()
-    checkouts, count = (harness.HERE.parent, given.other.resolve()), -(-given.batches // (6 * len(CASES)))
+    checkouts, count = (harness.HERE.parent, given.other.resolve()), -(-given.batches // (7 * len(CASES)))
     with futures.ThreadPoolExecutor(2) as both:
         ours, theirs = both.map(lambda of: harness.fresh(every, str(of), count), checkouts)
     differ = collections.Counter(a.rpartition(" ")[0] for a, b in zip(ours, theirs, strict=True) if a != b)

@@ -30,10 +30,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
 RECORD = HERE / "results.json"
 SECTIONS = (
-    "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "checksums", "kernel", "cached",
-    "spent", "commits", "loading", "device", "starting", "report", "mixtures",
-    "selections", "rollouts", "later", "ragged", "robots", "recording", "remote", "streams", "growth", "ray_data",
-    "ray_collectors",
+    "core", "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "checksums", "kernel",
+    "cached", "spent", "commits", "loading", "device", "starting", "report", "mixtures",
+    "selections", "rollouts", "later", "ragged", "robots", "recording", "remote", "streams", "growth", "salvage",
+    "ray_data", "ray_collectors",
 )  # fmt: skip
 PREFACE = """# Measured
 

@@ -1,4 +1,4 @@
-"""What compiled reads save: sampling through the kernel beside the same through Python, on one store in one run.
+"""What reads by the core save: sampling through it beside the same through Python, on one store in one run.
 
 50,000 Atari steps, the four games by turns, 84x84 uint8 frames, stacks of 4; nothing is cached decoded, so that every
 chunk of a batch is read, verified and decoded. Batches of all kinds alternate.
@@ -6,7 +6,7 @@ chunk of a batch is read, verified and decoded. Batches of all kinds alternate.
 1. The page cache is warm; then its pages are dropped before each batch, with the disk told of all reads before the
    first, and not told.
 2. Chunks of 16 rows, the default for these frames, and of 8 rows that are compressed harder.
-3. Read by the kernel, and planned by compiled code and in Python.
+3. Read by the core and in Python.
 4. Beside plain arrays of the same frames, which know no episodes, in the same process: `np.take` of the five frames of
    each transition in RAM, and from a file mapped anew and dropped from the page cache before each batch.
 """
@@ -29,6 +29,7 @@ import numpy as np
 import workload
 
 from diskreplay import workers
+from diskreplay.native import core
 from diskreplay.reading import compiled
 
 STEPS = 50_000
@@ -38,33 +39,23 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "16 rows, lz4hc:4": {},
     "8 rows, lz4hc:5": {"chunk_rows": 8, "codec": "lz4hc:5"},
 }
-KINDS = ("Python", "kernel", "one thread", "never told", "always told", "planned in Python")
+KINDS = ("Python", "core", "one thread", "never told", "always told")
 
 
-def symbols(**changed: int) -> contextlib.AbstractContextManager[Any]:
-    """The kernel with other addresses of system calls: 0 where it is to do without."""
-    kernel = compiled.KERNEL.now()
-    assert kernel is not None
-    found = kernel.SYMBOLS.copy()
-    for name, address in changed.items():
-        found[("pread", "preadv2", "fadvise").index(name)] = address
-    return mock.patch.object(kernel, "SYMBOLS", found)
+def without(name: str) -> contextlib.AbstractContextManager[Any]:
+    """The core does without a function of the system's."""
+    return mock.patch.object(compiled, "CALLS", compiled.calls({**compiled.FOUND, name: 0}))
 
 
 def way(kind: str) -> contextlib.AbstractContextManager[Any]:
     """Batches are read in one of these ways inside."""
-    if kind == "planned in Python":
-        return mock.patch.object(compiled, "planner", return_value=None)
     if kind == "Python":
-        stack = contextlib.ExitStack()
-        for name in ("reader", "planner"):
-            stack.enter_context(mock.patch.object(compiled, name, return_value=None))
-        return stack
+        return mock.patch.object(compiled, "reader", return_value=None)
     if kind == "one thread":
         return mock.patch.object(compiled, "LEAST_PIECES", 1 << 30)
     if kind == "never told":
-        return symbols(fadvise=0)
-    return symbols(preadv2=0) if kind == "always told" else contextlib.nullcontext()
+        return without("posix_fadvise")
+    return without("preadv2") if kind == "always told" else contextlib.nullcontext()
 
 
 def fill(path: pathlib.Path, steps: int, games: tuple[str, ...], **options: Any) -> None:
@@ -190,9 +181,7 @@ def main() -> None:
     arguments = parser.parse_args()
     games = tuple(arguments.games.split(","))
     frames.ensure(games, steps=arguments.steps)
-    kernel = compiled.KERNEL.now()
-    assert kernel is not None, "there is no kernel here"
-    compiled.LOAD_AFTER = 0
+    assert compiled.CALLS is not None, "the core reads nothing here"
     rows, beside = [], []
     with harness.scratch() as scratch:
         raw_frames(scratch / "raw.npy", arguments.steps, games)
@@ -213,13 +202,13 @@ def main() -> None:
     body = (
         f"Milliseconds of a batch from {arguments.steps:,} steps of {', '.join(games)}, and in brackets the ratio to "
         f"Python's, medians of {arguments.rounds} rounds; no decoded chunks kept; {workers.count()} threads but where "
-        f"it says one. Dropped: the page cache before each batch. Compiled: {kernel.version()}.\n\n"
+        f"it says one. Dropped: the page cache before each batch. Checksums: by {core.checksum_method()}.\n\n"
         + harness.table(["chunks", "batch", *KINDS], rows)
         + "\n\nBeside plain arrays of the same frames, in the same process:\n\n"
         + harness.figures(beside)
     )
     keep = arguments.steps == STEPS and arguments.rounds == ROUNDS and games == frames.GAMES
-    packages = harness.versions("diskreplay", "numpy", "numcodecs", "numba")
+    packages = harness.versions("diskreplay", "numpy", "numcodecs")
     harness.write_section("kernel", "Compiled reads", packages, body, keep=keep)
 
 

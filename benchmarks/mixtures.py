@@ -15,17 +15,16 @@ from typing import Any
 import contenders
 import frames
 import harness
-import numpy as np
+import rows
 import workload
-from gymnasium import spaces
+from calls import exhaust, through
 
 import diskreplay as dr
 
 STEPS = 20_000
 CALLS = 300
 ROUNDS = 7
-VECTOR = spaces.Box(-np.inf, np.inf, (17,), np.float32)
-TORQUE = spaces.Box(-1, 1, (6,), np.float32)
+CASE = rows.Case("17 floats", rows.VECTOR, 1, 10_000, 1000)
 
 
 def frame_stores(scratch: pathlib.Path, steps: int) -> list[Any]:
@@ -42,9 +41,8 @@ def frame_stores(scratch: pathlib.Path, steps: int) -> list[Any]:
 def vector_stores(scratch: pathlib.Path, steps: int) -> list[Any]:
     buffers = []
     for name in ("a", "b"):
-        buffer = dr.ReplayBuffer.create(scratch / name, VECTOR, TORQUE, capacity=steps, seed=0)
-        for step in workload.vectors(1, steps):
-            buffer.add(*step)
+        buffer = dr.ReplayBuffer.create(scratch / name, CASE.obs, CASE.action, capacity=steps, seed=0)
+        exhaust(through(buffer.add, rows.calls(CASE)), steps)
         buffers.append(buffer)
     return buffers
 
@@ -76,9 +74,8 @@ def mixture_figure(label: str, parts: list[Any], calls: int, rounds: int) -> har
 
 def limiter_figures(scratch: pathlib.Path, rounds: int) -> list[harness.Figure]:
     """Microseconds of a call that need not wait."""
-    with dr.ReplayBuffer.create(scratch / "limited", VECTOR, TORQUE, capacity=1_000) as buffer:
-        for step in workload.vectors(1, 1_000):
-            buffer.add(*step)
+    with dr.ReplayBuffer.create(scratch / "limited", CASE.obs, CASE.action, capacity=1_000) as buffer:
+        exhaust(through(buffer.add, rows.calls(CASE)), 1_000)
         limiter = dr.RateLimiter(buffer, samples_per_insert=1e9, min_size=100, error_buffer=1e15)
         found = []
         for name, call in (("wait_to_add()", limiter.wait_to_add), ("wait_to_sample(256)", limiter.wait_to_sample)):

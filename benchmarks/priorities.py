@@ -1,9 +1,9 @@
-"""Drawing with priorities: whole buffers beside cpprb's, and the samplers by themselves.
+"""Drawing with priorities: the samplers by themselves, and what they add to batches of frames and to opening.
 
-Windows are full and two thirds of the priorities differ; every measured step also adds a row, untimed, so that one id
-leaves and one comes, as in training; what the sampler does about that is in its next draw, and counts. What is compared
-is timed in the same process, call by call in turn. Whole buffers draw, gather rows and update: ours from disk, cpprb's
-from RAM. Rank-based rows are of the sampler alone, over windows without rows: so 10 million need no store.
+Windows are full and two thirds of the priorities differ; every measured step of a sampler alone also moves the window
+by a row, untimed, so that one id leaves and one comes, as in training; what the sampler does about that is in its next
+draw, and counts. What is compared is timed in the same process, call by call in turn. Samplers alone draw from windows
+without rows: so 10 million need no store. Whole buffers stand beside cpprb's in ``core.py``.
 
 For a quick look: ``--steps 10000``.
 """
@@ -26,9 +26,6 @@ STEPS = 1 << 20
 GROWTH = (10_000, 100_000, 1 << 20, 10_000_000)
 FRAMES = 100_000
 CALLS = 2000
-COLD_CALLS = 100
-"""The first calls of a process, while a thread loads the compiled code."""
-MOST_OF_CPPRB = {32: 0.8, 256: 0.3}
 
 Step = Callable[[], float]
 """Draws a batch and updates it; the seconds that took."""
@@ -69,34 +66,6 @@ def ours(sampler: Any, steps: int, batch: int, envs: int = 1) -> Step:
     return step
 
 
-def whole(steps: int, batches: list[int]) -> dict[str, dict[str, float]]:
-    """Milliseconds of whole buffers of 4-float observations, ours on disk and cpprb's in RAM: draw, gather, update.
-
-    Under "first" stands what the first calls of the process took.
-    """
-    found: dict[str, dict[str, float]] = {str(batch): {} for batch in batches}
-    import diskreplay as dr
-    from diskreplay.reading import compiled
-
-    obs = observations()
-    with harness.scratch() as folder, filled(str(folder / "store"), steps, obs, dr.Proportional()) as buffer:
-        buffer.update_priorities(np.arange(steps), errors(steps))
-        package = cpprb(steps, obs)
-        found["first"] = in_turn({"ours": of_buffer(buffer, 32, obs)}, COLD_CALLS)
-        assert compiled.PLANNER.now() is not None, "there is no compiled code here"
-        for batch in batches:
-            steps_of = {"ours": of_buffer(buffer, batch, obs)}
-            if package is not None:
-                steps_of["cpprb"] = of_cpprb(package, batch, obs)
-            found[str(batch)] = in_turn(steps_of)
-            with harness.time_spent_in(type(buffer.sampler), "sample") as drawing:
-                in_turn({"ours": of_buffer(buffer, batch, obs)})
-            with harness.time_spent_in(buffer, "update_priorities") as updating:
-                in_turn({"ours": of_buffer(buffer, batch, obs)})
-            found[str(batch)] |= {"draw": harness.median_ms(drawing), "update": harness.median_ms(updating)}
-    return found
-
-
 def observations() -> np.ndarray:
     return np.random.default_rng(0).random((1 << 16, 4), dtype=np.float32)
 
@@ -114,51 +83,6 @@ def filled(path: str, steps: int, obs: np.ndarray, sampler: Any) -> Any:
         at = (step + step // 1000) % 65_535  # an episode begins with another observation than the last one ended with
         buffer.add(obs[at], 0, 0.5, obs[at + 1], False, step % 1000 == 999)
     return buffer
-
-
-def of_buffer(buffer: Any, batch: int, obs: np.ndarray) -> Step:
-    new, count = errors(64 * batch).reshape(64, batch), 0
-
-    def step() -> float:
-        nonlocal count
-        count += 1
-        buffer.add(obs[count], 0, 0.5, obs[count + 1], False, False)
-        priorities = new[count % 64]
-        start = time.perf_counter()
-        drawn = buffer.sample(batch)
-        buffer.update_priorities(drawn.index, priorities)
-        return time.perf_counter() - start
-
-    return step
-
-
-def cpprb(steps: int, obs: np.ndarray) -> Any:
-    """Its buffer, full; None where it is not installed."""
-    try:
-        import cpprb as package
-    except ImportError:
-        return None
-    fields = {"obs": {"shape": 4}, "next_obs": {"shape": 4}, "act": {}, "rew": {}, "done": {}}
-    buffer = package.PrioritizedReplayBuffer(steps, fields, alpha=0.6)
-    rows, column = obs[np.arange(steps) % len(obs)], np.zeros(steps, np.float32)
-    buffer.add(obs=rows, next_obs=rows, act=column, rew=column, done=column, priorities=errors(steps))
-    return buffer
-
-
-def of_cpprb(buffer: Any, batch: int, obs: np.ndarray) -> Step:
-    new, count = errors(64 * batch).reshape(64, batch), 0
-
-    def step() -> float:
-        nonlocal count
-        count += 1
-        buffer.add(obs=obs[count], next_obs=obs[count + 1], act=0.0, rew=0.0, done=0.0)
-        priorities = new[count % 64]
-        start = time.perf_counter()
-        drawn = buffer.sample(batch, beta=0.4)
-        buffer.update_priorities(drawn["indexes"], priorities)
-        return time.perf_counter() - start
-
-    return step
 
 
 def record(path: str, steps: int) -> None:
@@ -314,27 +238,13 @@ def tree(steps: int, batch: int) -> dict[str, float]:
     return {"find": harness.median_ms(find), "update": harness.median_ms(update)}
 
 
-def figures_of(steps: int, frames: int, folder: pathlib.Path) -> tuple[list[Figure], list[tuple[str, ...]]]:
-    """The rows that have a target, and where the time of ours goes."""
+def figures_of(steps: int, frames: int, folder: pathlib.Path) -> list[Figure]:
+    """The rows that have a target."""
     rows = [
         Figure(f"sum tree alone: find {batch} and update {batch}", sum(each.values()), 0.06, "ms", aim=True)
         for batch in (32, 256)
         for each in [harness.fresh(tree, steps, batch)]
     ]
-    parts = []
-    measured = harness.fresh(whole, steps, [32, 256])
-    first = measured.pop("first")["ours"]
-    parts.append((f"32, the first {COLD_CALLS} calls of a process", harness.number(first, "ms"), "", "", ""))
-    for batch, each in measured.items():
-        label = (
-            f"4 floats, proportional: `sample({batch})` and `update_priorities({batch})`, beside cpprb's whole buffer"
-        )
-        if "cpprb" in each:
-            rows.append(Figure(label, each["ours"], MOST_OF_CPPRB[int(batch)], "ms", peer=each["cpprb"]))
-        gather = each["ours"] - each["draw"] - each["update"]
-        parts.append(
-            (batch, *(harness.number(ms, "ms") for ms in (each["ours"], each["draw"], gather, each["update"])))
-        )
     harness.fresh(record, str(folder / "frames"), frames)
     found = harness.fresh(atari, str(folder / "frames"), frames)
     both = found["proportional"] + found["update"]
@@ -351,17 +261,14 @@ def figures_of(steps: int, frames: int, folder: pathlib.Path) -> tuple[list[Figu
         label = f"opening a store with {steps:,} priorities at a checkpoint, `{kind}`, and a first batch"
         rows.append(Figure(f"{label}, in a fresh process", seconds["first"], 0.6, "s"))
         rows.append(Figure("the same again", seconds["again"], 0.6, "s"))
-    return rows, parts
+    return rows
 
 
 def main() -> None:
     arguments = harness.parser(__doc__, STEPS).parse_args()
     small = arguments.steps != STEPS
-    harness.fresh(tree, 1000, 32)  # compiles what is not compiled yet
-    harness.fresh(by_environment, 6400, 64)
-    harness.fresh(rank_based, 1000, 32)
     with harness.scratch() as folder:
-        figures, parts = figures_of(arguments.steps, min(FRAMES, arguments.steps), folder)
+        figures = figures_of(arguments.steps, min(FRAMES, arguments.steps), folder)
     growth = []
     for steps in (arguments.steps,) if small else GROWTH:
         by_batch = {batch: harness.fresh(rank_based, steps, batch) for batch in (32, 256)}
@@ -374,8 +281,6 @@ def main() -> None:
     items = [(f"1 in {every:,}", harness.fresh(sparse, arguments.steps, every)) for every in (1, 40, 1000)]
     body = [
         harness.figures(figures),
-        "Where that time goes: the sampler's draw, with the row that came since; views and rows; the update.",
-        harness.table(("batch", "ours", "draw", "gather", "update"), parts),
         "Rank-based, the sampler alone, `sample` and `update`, as the window grows:",
         harness.table(("transitions", "batch 32", "batch 256", "batch 32 by `sortedcontainers`"), growth),
         "Proportional, the sampler alone, `sample` and `update`:",
@@ -389,7 +294,7 @@ def main() -> None:
             [(label, *(harness.number(ms, "ms") for ms in each.values())) for label, each in items],
         ),
     ]
-    packages = harness.versions("diskreplay", "numpy", "numba", "cpprb", "sortedcontainers")
+    packages = harness.versions("diskreplay", "numpy", "sortedcontainers")
     keep = not small and "priorities" in harness.SECTIONS
     harness.write_section("priorities", "Drawing with priorities", packages, "\n\n".join(body), keep=keep)
 

@@ -4,12 +4,13 @@
 
 Each round fills a buffer with its steps, commits, and times a second pass. Steps are made of random numbers, or of
 frames in which little moves; episodes have the length that a case says, with environments that end by turns or at once.
-Where this checkout adds rows by compiled code, it does so from the first row on, unless ``--python`` is given.
+A checkout from before the core was in C compiles what adds rows before the first one.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import pathlib
 import shutil
 import statistics
@@ -38,6 +39,10 @@ class Case(NamedTuple):
     extend: int = 0
     by_turns: bool = False
 
+    @property
+    def action(self) -> spaces.Space[Any]:
+        return spaces.Discrete(18) if self.obs is FRAME else spaces.Box(-1, 1, (6,), np.float32)
+
 
 CASES = (
     Case("17 floats", VECTOR, 1, 20_000, 1000),
@@ -58,8 +63,8 @@ CASES = (
 
 
 def observations(case: Case, rng: np.random.Generator) -> np.ndarray:
-    if case.obs is VECTOR:
-        return rng.standard_normal((case.rows + 1, case.envs, 17), dtype=np.float32)
+    if case.obs is not FRAME:
+        return rng.standard_normal((case.rows, case.envs, *case.obs.shape), dtype=np.float32)
     found = np.empty((FRAMES, case.envs, 84, 84), np.uint8)
     found[:] = rng.integers(0, 8, (84, 84)) * 32
     for row in range(FRAMES):
@@ -69,12 +74,12 @@ def observations(case: Case, rng: np.random.Generator) -> np.ndarray:
 
 
 def calls(case: Case) -> list[tuple[Any, ...]]:
-    """The arguments of each call."""
+    """The arguments of each call; after the last comes the first again."""
     rng = np.random.default_rng(0)
     obs, rows, envs = observations(case, rng), np.arange(case.rows), np.arange(case.envs)
     ends = (rows[:, None] + 1 + (7 * envs if case.by_turns else 0 * envs)) % case.length == 0
     reward, no = rng.standard_normal((case.rows, case.envs)), np.zeros((case.rows, case.envs), bool)
-    if case.obs is VECTOR:
+    if case.obs is not FRAME:
         action: Any = rng.uniform(-1, 1, (case.rows, case.envs, 6)).astype(np.float32)
     else:
         action = rng.integers(0, 18, (case.rows, case.envs))
@@ -91,7 +96,7 @@ def calls(case: Case) -> list[tuple[Any, ...]]:
         return [tuple(c[at : at + case.extend] for c in columns) for at in range(0, case.rows, case.extend)]
     if case.envs > 1:
         return steps
-    plain = [True, case.obs is VECTOR, False, True, False, False]
+    plain = [True, case.obs is not FRAME, False, True, False, False]
     return [
         tuple(value[0] if as_is else value[0].item() for value, as_is in zip(step, plain, strict=True))
         for step in steps
@@ -103,11 +108,10 @@ def microseconds(case: Case, given: list[tuple[Any, ...]]) -> float:
     import diskreplay as dr
 
     folder = tempfile.mkdtemp()
-    action = spaces.Box(-1, 1, (6,), np.float32) if case.obs is VECTOR else spaces.Discrete(18)
     try:
         with dr.ReplayBuffer.create(
-            f"{folder}/store", case.obs, action, capacity=case.rows * case.envs, num_envs=case.envs,
-            frame_stack=1 if case.obs is VECTOR else 4, commit_seconds=1e9,
+            f"{folder}/store", case.obs, case.action, capacity=case.rows * case.envs, num_envs=case.envs,
+            frame_stack=4 if case.obs is FRAME else 1, commit_seconds=1e9,
         ) as buffer:  # fmt: skip
             call = buffer.extend if case.extend else buffer.add
             for arguments in given:
@@ -121,18 +125,16 @@ def microseconds(case: Case, given: list[tuple[Any, ...]]) -> float:
         shutil.rmtree(folder)
 
 
-def serve(compiled: bool) -> None:
+def serve() -> None:
     """Measures the case whose number is read, again and again; in a process of its own, which imports one checkout."""
     import warnings
 
     warnings.simplefilter("ignore")
-    try:
+    with contextlib.suppress(ImportError):
         from diskreplay.engine import compiled_row
-    except ImportError:
-        pass
-    else:
-        compiled_row.LOAD_AFTER = compiled_row.LOOK_EVERY = 0 if compiled else 1 << 62
-        if compiled and hasattr(compiled_row, "KERNEL"):  # a checkout of before loads it at the first row
+
+        if hasattr(compiled_row, "KERNEL"):
+            compiled_row.LOAD_AFTER = compiled_row.LOOK_EVERY = 0
             compiled_row.KERNEL.now()
     known: dict[int, list[tuple[Any, ...]]] = {}
     for line in sys.stdin:
@@ -146,15 +148,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--against", type=pathlib.Path, help="another checkout")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--python", action="store_true", help="without compiled code")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        return serve(not arguments.python)
+        return serve()
     import harness
 
     checkouts = [HERE, *([arguments.against.resolve()] if arguments.against else [])]
-    command = [sys.executable, __file__, "--serve", *(["--python"] if arguments.python else [])]
+    command = [sys.executable, __file__, "--serve"]
     servers = [
         subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(checkout)},

@@ -1,4 +1,4 @@
-"""The recorded games (`frames`) as steps to add: whole episodes, single frames or stacks, one environment or many.
+"""The recorded games (`frames`) as steps to add: whole episodes, single frames or stacks.
 
 An episode's frames stand in one array, led by its first frame three times more (the padding that
 ``gymnasium.wrappers.FrameStackObservation`` uses), so that the frame of step ``i`` is ``frame[i + 3]``, its stack is
@@ -86,62 +86,3 @@ def mixture(steps: int) -> Iterator[Episode]:
     games = [episodes(frames.load(name), count) for name, count in zip(frames.GAMES, counts, strict=True)]
     for turn in itertools.zip_longest(*games):
         yield from (found for found in turn if found is not None)
-
-
-def lockstep(envs: int, rows: int) -> list[Step]:
-    """``rows`` steps of ``envs`` environments side by side, as a vector environment gives them.
-
-    ``next_obs`` is the very array that comes next as ``obs``, except in a row where an episode ends: there it is
-    a copy that holds the true final frames.
-    """
-    obs = np.empty((rows + 1, envs, 84, 84), np.uint8)
-    columns = [np.empty((rows, envs), dtype) for dtype in (np.int64, np.float64, np.bool_, np.bool_)]
-    finals: dict[int, dict[int, np.ndarray]] = {}
-    for env in range(envs):
-        game, row = frames.load(frames.GAMES[env % len(frames.GAMES)]), 0
-        for played in episodes(game, rows + 1, first=5 * env):
-            until = min(row + len(played), rows)
-            obs[row : row + len(played), env] = played.frame[3:-1]
-            for column, values in zip(
-                columns, (played.action, played.reward, played.terminated, played.truncated), strict=True
-            ):
-                column[row:until, env] = values[: until - row]
-            if row + len(played) <= rows:
-                finals.setdefault(until - 1, {})[env] = played.frame[-1]
-            row += len(played)
-    return [
-        (
-            obs[row],
-            columns[0][row],
-            columns[1][row],
-            with_finals(obs[row + 1], finals.get(row, {})),
-            columns[2][row],
-            columns[3][row],
-        )
-        for row in range(rows)
-    ]
-
-
-def with_finals(next_obs: np.ndarray, finals: dict[int, np.ndarray]) -> np.ndarray:
-    if finals:
-        next_obs = next_obs.copy()
-        for env, final in finals.items():
-            next_obs[env] = final
-    return next_obs
-
-
-def vectors(envs: int, rows: int, width: int = 17, length: int = 1000) -> list[Step]:
-    """``rows`` steps of environments that observe ``width`` float32 numbers; episodes are truncated at ``length``."""
-    rng = np.random.default_rng(0)
-    obs = rng.standard_normal((rows + 1, envs, width), dtype=np.float32)
-    final = rng.standard_normal((rows + 1, envs, width), dtype=np.float32)
-    action = rng.uniform(-1, 1, (rows, envs, 6)).astype(np.float32)
-    reward, no = rng.standard_normal((rows, envs)), np.zeros((rows, envs), bool)
-    ends = np.repeat((np.arange(rows) % length == length - 1)[:, None], envs, axis=1)
-    lead = 0 if envs == 1 else slice(None)  # one environment comes without a leading axis
-    steps = []
-    for row in range(rows):
-        following = final[row] if ends[row, 0] else obs[row + 1]
-        step = (obs[row], action[row], reward[row], following, no[row], ends[row])
-        steps.append(tuple(value[lead] for value in step))
-    return steps

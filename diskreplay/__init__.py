@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from diskreplay.buffers.replay import ReplayBuffer
     from diskreplay.buffers.rollout import RolloutBuffer
     from diskreplay.index.episodes import Episode
+    from diskreplay.ops.salvage import salvage
     from diskreplay.recording import Record, VectorRecord
     from diskreplay.recording.video_encoding import VideoEncoder
     from diskreplay.sampling.counting import Counting
@@ -61,55 +62,45 @@ if TYPE_CHECKING:
 
 __version__ = "1.0.0rc1"
 
-_HOMES = {
-    "Batch": "views.batch",
-    "Codec": "schema.columns",
-    "Column": "schema.columns",
-    "Counting": "sampling.counting",
-    "DeltaBatch": "views.batch",
-    "DeltaTimestamps": "views.delta_timestamps",
-    "Episode": "index.episodes",
-    "EpisodeBatch": "views.batch",
-    "Groups": "sampling.groups",
-    "Hindsight": "views.hindsight",
-    "HindsightBatch": "views.batch",
-    "Lists": "schema.ragged",
-    "Loader": "buffers.loader",
-    "Mixture": "buffers.mixture",
-    "MultiAgentBatch": "buffers.multi_agent_view",
-    "MultiAgentReplayBuffer": "buffers.multi_agent",
-    "MultiAgentRolloutBatch": "buffers.multi_agent_view",
-    "MultiAgentRolloutBuffer": "buffers.multi_agent",
-    "Pad": "schema.ragged",
-    "Padded": "schema.ragged",
-    "PaddedEpisodes": "views.padded_episodes",
-    "Proportional": "sampling.proportional",
-    "RankBased": "sampling.rank_based",
-    "RateLimiter": "buffers.limiter",
-    "Recent": "sampling.recent",
-    "Record": "recording",
-    "ReplayBuffer": "buffers.replay",
-    "RolloutBatch": "views.batch",
-    "RolloutBuffer": "buffers.rollout",
-    "SamplerMixture": "sampling.sampler_mixture",
-    "Schema": "schema.columns",
-    "Sequence": "views.sequence",
-    "SequenceBatch": "views.batch",
-    "Start": "schema.columns",
-    "Transition": "views.transition",
-    "Uniform": "sampling.uniform",
-    "VectorRecord": "recording",
-    "Video": "video",
-    "VideoEncoder": "recording.video_encoding",
-    "errors": "errors",
-    "final_observations": "buffers.autoreset",
-    "open": "buffers.kinds",
-    "provenance": "buffers.provenance",
+_NAMES = {
+    "buffers.autoreset": ("final_observations",),
+    "buffers.kinds": ("open",),
+    "buffers.limiter": ("RateLimiter",),
+    "buffers.loader": ("Loader",),
+    "buffers.mixture": ("Mixture",),
+    "buffers.multi_agent": ("MultiAgentReplayBuffer", "MultiAgentRolloutBuffer"),
+    "buffers.multi_agent_view": ("MultiAgentBatch", "MultiAgentRolloutBatch"),
+    "buffers.provenance": ("provenance",),
+    "buffers.replay": ("ReplayBuffer",),
+    "buffers.rollout": ("RolloutBuffer",),
+    "errors": ("errors",),
+    "index.episodes": ("Episode",),
+    "ops.salvage": ("salvage",),
+    "recording": ("Record", "VectorRecord"),
+    "recording.video_encoding": ("VideoEncoder",),
+    "sampling.counting": ("Counting",),
+    "sampling.groups": ("Groups",),
+    "sampling.proportional": ("Proportional",),
+    "sampling.rank_based": ("RankBased",),
+    "sampling.recent": ("Recent",),
+    "sampling.sampler_mixture": ("SamplerMixture",),
+    "sampling.uniform": ("Uniform",),
+    "schema.columns": ("Codec", "Column", "Schema", "Start"),
+    "schema.ragged": ("Lists", "Pad", "Padded"),
+    "video": ("Video",),
+    "views.batch": ("Batch", "DeltaBatch", "EpisodeBatch", "HindsightBatch", "RolloutBatch", "SequenceBatch"),
+    "views.delta_timestamps": ("DeltaTimestamps",),
+    "views.hindsight": ("Hindsight",),
+    "views.padded_episodes": ("PaddedEpisodes",),
+    "views.sequence": ("Sequence",),
+    "views.transition": ("Transition",),
 }
-"""The module of each public name, imported when the name is first asked for.
+"""The public names in each module.
 
-A command that samples nothing needs no sampler, and a program of one agent none of several.
+A module is imported when one of its names is first asked for: a command that samples nothing needs no sampler, and a
+program of one agent none of several.
 """
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Batch",
@@ -155,6 +146,7 @@ __all__ = [
     "final_observations",
     "open",
     "provenance",
+    "salvage",
 ]
 
 

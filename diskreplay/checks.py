@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 from diskreplay.errors import InputError, SchemaError
 
 Array = NDArray[Any]
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 MAX_KEY_BYTES = 128
 """The most bytes of a key, which names a file or directory, with a few letters more while it is being made."""

@@ -11,6 +11,7 @@ catch                         and then
 :class:`CollectorError`       mend the environment or the policy, then start the collectors again
 :class:`StateError`           reopen the store, or do not use it after ``close``
 :class:`CorruptionError`      run ``diskreplay verify``; go back to a checkpoint, or take a copy
+                              (``diskreplay salvage`` writes what is whole to a new store)
 :class:`ReadFailedError`      mend the disk or its mount, then call again
 :class:`WriteFailedError`     make room or mend the disk, then reopen: the last commit is intact
 :class:`FileSystemError`      put the store on a file system that has locks and syncs directories
@@ -36,9 +37,13 @@ def warn_outside(text: str, category: type[Warning]) -> None:
 
 
 class DiskReplayError(Exception):
-    """The base of every exception of this package."""
+    """The base of every exception of this package; a class without a ``code`` of its own has that of its base."""
 
     code = "error"
+
+    def __init_subclass__(cls, code: str = "") -> None:
+        super().__init_subclass__()
+        cls.code = code or cls.code
 
 
 def end_block(close: Callable[[], object], error: BaseException | None) -> None:
@@ -71,116 +76,78 @@ class RateLimitWarning(UserWarning):
     """A side of a rate limiter has waited for long; the message says for how many inserts or samples, and of whom."""
 
 
-class CompilerWarning(UserWarning):
-    """Compiled code can be kept nowhere, so each process compiles it again."""
-
-
-class InputError(DiskReplayError, ValueError):
+class InputError(DiskReplayError, ValueError, code="input"):
     """An argument breaks a rule, and nothing was changed."""
 
-    code = "input"
 
-
-class SchemaError(InputError):
+class SchemaError(InputError, code="schema"):
     """A space, column or codec cannot be held by a store."""
 
-    code = "schema"
 
-
-class SampleError(DiskReplayError, ValueError):
+class SampleError(DiskReplayError, ValueError, code="sample"):
     """The buffer cannot give this sample now."""
 
-    code = "sample"
 
-
-class NotEnoughDataError(SampleError):
+class NotEnoughDataError(SampleError, code="not-enough-data"):
     """Fewer transitions can be sampled than were asked for."""
 
-    code = "not-enough-data"
 
-
-class EvictedError(SampleError, LookupError):
+class EvictedError(SampleError, LookupError, code="evicted"):
     """The named transition has left the window."""
 
-    code = "evicted"
 
-
-class OpenError(DiskReplayError):
+class OpenError(DiskReplayError, code="open"):
     """There is no store to open under this name, or none that this version reads."""
 
-    code = "open"
 
-
-class StoreNotFoundError(OpenError, FileNotFoundError):
+class StoreNotFoundError(OpenError, FileNotFoundError, code="not-found"):
     """Nothing is at the path."""
 
-    code = "not-found"
 
-
-class StoreExistsError(OpenError, FileExistsError):
+class StoreExistsError(OpenError, FileExistsError, code="exists"):
     """A store, or something else, is already at the path."""
 
-    code = "exists"
 
-
-class NotAStoreError(OpenError):
+class NotAStoreError(OpenError, code="not-a-store"):
     """The path holds something that is not a diskreplay store."""
 
-    code = "not-a-store"
 
-
-class FormatVersionError(OpenError):
+class FormatVersionError(OpenError, code="format-version"):
     """The store was written by a newer version, or by one from before the tag 1.0."""
 
-    code = "format-version"
 
-
-class CheckpointError(OpenError):
+class CheckpointError(OpenError, code="checkpoint"):
     """A checkpoint does not exist, exists already, or cannot be gone back to."""
 
-    code = "checkpoint"
 
-
-class LockedError(DiskReplayError):
+class LockedError(DiskReplayError, code="locked"):
     """Another process writes this stream."""
 
-    code = "locked"
 
-
-class RateLimitError(DiskReplayError, TimeoutError):
+class RateLimitError(DiskReplayError, TimeoutError, code="rate-limit"):
     """The other side of a rate limiter did not come far enough in the time given, and nothing was counted."""
 
-    code = "rate-limit"
 
-
-class CollectorError(DiskReplayError, RuntimeError):
+class CollectorError(DiskReplayError, RuntimeError, code="collector"):
     """A collector has failed for good: its environment or its policy raised, or its process died again and again.
 
     What was committed is in the store.
     """
 
-    code = "collector"
 
-
-class StateError(DiskReplayError):
+class StateError(DiskReplayError, code="state"):
     """The object cannot do this in its present state."""
 
-    code = "state"
 
-
-class ReadOnlyError(StateError):
+class ReadOnlyError(StateError, code="read-only"):
     """The store was opened with ``mode="r"``."""
 
-    code = "read-only"
 
-
-class ClosedError(StateError):
+class ClosedError(StateError, code="closed"):
     """The store was closed."""
 
-    code = "closed"
 
-
-class CorruptionError(DiskReplayError):
+class CorruptionError(DiskReplayError, code="corruption"):
     """Bytes on disk are not what was committed.
 
     Attributes:
@@ -188,8 +155,6 @@ class CorruptionError(DiskReplayError):
         offset: byte offset in it, or None where the whole file is meant.
         stream, column, rows: the place of what is lost; ``rows`` is half-open ``(start, stop)``; None where unknown.
     """
-
-    code = "corruption"
 
     def __init__(
         self,
@@ -209,37 +174,25 @@ class CorruptionError(DiskReplayError):
         self.rows = rows
 
 
-class ReadFailedError(DiskReplayError, OSError):
+class ReadFailedError(DiskReplayError, OSError, code="read-failed"):
     """The file system refused a read."""
 
-    code = "read-failed"
 
-
-class WriteFailedError(DiskReplayError, OSError):
+class WriteFailedError(DiskReplayError, OSError, code="write-failed"):
     """The file system refused a write: the store takes no more writes until it is reopened, and reading goes on."""
 
-    code = "write-failed"
 
-
-class FileSystemError(WriteFailedError):
+class FileSystemError(WriteFailedError, code="file-system"):
     """The file system lacks what a store needs, such as locks of files, and nothing was made."""
 
-    code = "file-system"
 
-
-class RemoteError(DiskReplayError):
+class RemoteError(DiskReplayError, code="remote"):
     """Object storage refused a request, or did not answer: what is local is as it was, and you may call again."""
 
-    code = "remote"
 
-
-class RemoteConflictError(RemoteError):
+class RemoteConflictError(RemoteError, code="remote-conflict"):
     """The objects under a URL are not what this store pushed: another store, or another writer's rows."""
 
-    code = "remote-conflict"
 
-
-class DiskFullError(WriteFailedError):
+class DiskFullError(WriteFailedError, code="disk-full"):
     """No space is left on the device (ENOSPC or EDQUOT)."""
-
-    code = "disk-full"

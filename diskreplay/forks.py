@@ -7,7 +7,7 @@ one of them raises.
 
 The system is asked once. What is registered last there is called first before a fork, and last after it. Others take
 locks of theirs before a fork, too. Were `logging` imported later, a fork would hold its lock while it waits for a
-thread that imports numba within a batch, and needs that lock. Were `concurrent.futures` imported later, a handler that
+thread that logs within a batch, and needs that lock. Were `concurrent.futures` imported later, a handler that
 ran at the end of a fork, and forks, would wait for the lock that the first fork holds.
 """
 

@@ -30,6 +30,7 @@ from typing import Any, TypeVar, cast
 
 from diskreplay.errors import StateError
 from diskreplay.forks import at_fork
+from diskreplay.native import core
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
@@ -184,7 +185,7 @@ def uninterrupted(call: Call, block: type[held_back] = held_back) -> Call:
 class undisturbed(held_back):
     """A block into which no other code comes on this thread: signals wait, and the garbage collector rests.
 
-    For what is not reentrant and belongs to others, such as imports and compilers: finalizers may call anything.
+    For what is not reentrant and belongs to others, such as imports: finalizers may call anything.
     """
 
     __slots__ = ()
@@ -220,13 +221,14 @@ class Lock:
     Args:
         what: the words for the lock, for messages.
         then: a lock that may be taken while this one is held; never the other way round.
+        reentrant: the lock below, of which the calls of the core see whether somebody holds it; a new one if None.
     """
 
     __slots__ = ("_busy", "_holds", "_lock", "_then", "_what", "change", "exclusive")
 
-    def __init__(self, what: str, then: Lock | None = None) -> None:
+    def __init__(self, what: str, then: Lock | None = None, reentrant: core.RLock | None = None) -> None:
         self._what = what
-        self._lock: Any = threading.RLock()
+        self._lock = core.RLock() if reentrant is None else reentrant
         self._then = then
         self._busy = False
         self._holds = False
@@ -239,7 +241,7 @@ class Lock:
     @property
     def owned(self) -> bool:
         """True if this thread holds it."""
-        return bool(self._lock._is_owned())
+        return self._lock._is_owned()
 
     def _is_owned(self) -> bool:
         """Tell whether this thread holds it, as threading.Condition asks."""
@@ -251,7 +253,7 @@ class Lock:
         if lock._is_owned():
             if self._busy or (then is not None and then._busy and then._lock._is_owned()):
                 raise self._refused()
-            return bool(lock.acquire())
+            return lock.acquire()
         if then is not None and then._lock._is_owned():
             raise self._refused()
         if _held or get_ident() != _main:
@@ -276,7 +278,7 @@ class Lock:
             if left <= 0:
                 return False
             _hold()
-            if self._lock.acquire(timeout=left):
+            if self._lock.acquire(True, left):
                 self._holds = True
                 return True
             _let_go()

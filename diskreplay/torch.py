@@ -7,8 +7,9 @@ numbers of a batch's items, and a worker reads them at once. Needs torch: ``pip 
 from __future__ import annotations
 
 import dataclasses
+import operator
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
@@ -26,9 +27,8 @@ from diskreplay.checks import check_array, check_count
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.ranked import RankedPass
-from diskreplay.schema.ragged import Padded
 from diskreplay.storage.paths import PathLike
-from diskreplay.views.batch import Arrays, kinds_of_batches
+from diskreplay.views.batch import Arrays, kinds_of_batches, map_arrays
 from diskreplay.views.view import View
 
 
@@ -209,12 +209,5 @@ def _tensors(batch: Arrays) -> Tensors:
     return Tensors({name: value for name, value in vars(batch.torch()).items() if value is not None})
 
 
-def _item(value: Any, at: int) -> Any:
-    if isinstance(value, Mapping):
-        kind = Tensors if isinstance(value, Tensors) else dict
-        return kind({name: _item(part, at) for name, part in value.items()})
-    if isinstance(value, Padded):
-        return Padded(*(part[at] for part in value))
-    if isinstance(value, tuple):
-        return tuple(_item(part, at) for part in value)
-    return value[at]
+def _item(batch: Tensors, at: int) -> Tensors:
+    return Tensors(map_arrays(operator.itemgetter(at), batch))

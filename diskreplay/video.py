@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import dataclasses
 import fractions
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -177,24 +176,13 @@ def records(value: bytes | NDArray[np.uint8], count: int = MAX_PARAMETERS) -> li
 
     The first is a key frame, and the others are none. All have the same parameters, of which the column has ``count``.
     """
-    return list(_parsed(value, count))
-
-
-def ends(video: Video, value: NDArray[np.uint8]) -> list[int]:
-    """Return where the packets of a row of a column end, up to the first one that is wrong."""
-    found: list[int] = []
-    with contextlib.suppress(InputError):
-        found.extend(packet.end for packet in _parsed(value, len(video.parameters)))
-    return found
-
-
-def _parsed(value: bytes | NDArray[np.uint8], count: int) -> Iterator[Packet]:
     data = memoryview(value if isinstance(value, bytes) else np.ascontiguousarray(value).data)
     if len(data) > MAX_VALUE_BYTES:
         raise InputError(f"the packets of a row may have {MAX_VALUE_BYTES:,} bytes, got {len(data):,}")
-    first: int | None = None
-    number = at = 0
+    found: list[Packet] = []
+    at = 0
     while at < len(data):
+        number = len(found)
         if len(data) - at < HEADER.size:
             raise InputError(f"record {number} has {len(data) - at} bytes, and a header has {HEADER.size}")
         length, flags, zero, parameters = HEADER.unpack_from(data, at)
@@ -206,15 +194,15 @@ def _parsed(value: bytes | NDArray[np.uint8], count: int) -> Iterator[Packet]:
                 f"record {number} has the flags {flags}, {zero}: the first must be a key frame (1, 0), and the "
                 "others must be none (0, 0)"
             )
-        first = parameters if first is None else first
-        if parameters != first:
+        if found and parameters != found[0].parameters:
             raise InputError(f"record {number} has other parameters than the key frame, {parameters}")
         if parameters >= count:
             raise InputError(f"it names the parameters {parameters}, and the column has {count}")
         if number == MAX_PACKETS:
             raise InputError(f"a row may have {MAX_PACKETS:,} packets: have the encoder set key frames more often")
-        yield Packet(data[at + HEADER.size : end], not number, parameters, end)
-        number, at = number + 1, end
+        found.append(Packet(data[at + HEADER.size : end], not number, parameters, end))
+        at = end
+    return found
 
 
 def renumbered(values: NDArray[np.uint8], numbers: Sequence[int]) -> NDArray[np.uint8]:

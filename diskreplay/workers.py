@@ -88,6 +88,12 @@ class Task(Generic[Result]):
             finally:
                 self._turn.release()
 
+    def call_off(self) -> None:
+        """Have the call not made, unless a thread is at it: nobody needs its result."""
+        if self._turn.acquire(blocking=False):
+            self._call = None
+            self._turn.release()
+
     def wait(self) -> None:
         """Wait for the thread that is at it, if one is."""
         while not self._turn.acquire(timeout=WAIT_SECONDS):

@@ -33,6 +33,7 @@ diskreplay export pong.replay pong.hdf5 --format d4rl
 diskreplay import pong.hdf5 again.replay
 diskreplay edit pong.replay trimmed.replay --steps 0:30
 diskreplay verify pong.replay
+diskreplay salvage pong.replay salvaged.replay --dry-run
 ```
 
 `python -m diskreplay` is the same command. The blocks below are what `--help` prints, without the lists of commands and

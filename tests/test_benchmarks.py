@@ -39,8 +39,7 @@ def test_a_run_replaces_its_own_section_alone(harness, tmp_path, monkeypatch):
         "What was measured.",
         {"header": ["buffer", "ms"], "rows": [["ours", "0.5"], ["theirs", ""]]},
     ]
-    assert section["machine"] == harness.machine()
-    assert section["versions"][1:] == ["numpy 2"]
+    assert (section["machine"], section["versions"][1:]) == (harness.machine(), ["numpy 2"])
     del before["atari"]
     assert after == before
     assert measured in harness.RESULTS.read_text()

@@ -81,8 +81,7 @@ def test_an_error_is_raised_once_and_ends_a_series() -> None:
     calls.put(lambda: made.append("later, and not told yet"))
     with pytest.raises(KeyError, match="a call") as told:
         calls.check()
-    assert told.value.__notes__ == ["noted"]
-    assert made == ["before"]
+    assert (told.value.__notes__, made) == (["noted"], ["before"])
     calls.check()
     calls.put(lambda: made.append("anew"))
     calls.end()

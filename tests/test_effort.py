@@ -40,16 +40,14 @@ def set_effort(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
 )
 def test_how_much(monkeypatch: pytest.MonkeyPatch, value: float, examples: int, places: int, stride: int) -> None:
     set_effort(monkeypatch, value)
-    assert effort.examples(200, least=3) == examples
-    assert effort.places(40, "deaths", least=3) == places
+    assert (effort.examples(200, least=3), effort.places(40, "deaths", least=3)) == (examples, places)
     assert effort.stride(7, "crash points") == stride
     assert (effort.summary(effort.left_out) == "") == (value >= 1)
 
 
 def test_no_more_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     set_effort(monkeypatch, 0.1)
-    assert effort.examples(5, least=9) == 5
-    assert effort.stride(1, "crash points") == 1
+    assert (effort.examples(5, least=9), effort.stride(1, "crash points")) == (5, 1)
     assert effort.left_out == set()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers.programs import printed
 
-LATE = ["zarr", "h5py", "numba", "PIL", "pyarrow", "torch", "pandas"]
+LATE = ["zarr", "h5py", "PIL", "pyarrow", "torch", "pandas"]
 
 USE = """
 import gymnasium, numpy as np, tempfile, pathlib

@@ -27,8 +27,7 @@ def wait_for(what: Callable[[], bool]) -> None:
 
 def test_all_items_in_order_then_the_end_for_ever() -> None:
     items = Prefetcher(lambda: iter(range(1000)), 3, "test")
-    assert list(items) == list(range(1000))
-    assert list(items) == []
+    assert (list(items), list(items)) == (list(range(1000)), [])
     assert not threads()
 
 

@@ -66,8 +66,7 @@ def test_each_block_of_a_page_runs_or_says_why_not(name):
 
 @pytest.mark.long(quick=20)
 @pytest.mark.parametrize(
-    ("name", "number"),
-    [(name, number) for name in ALONE for number in range(len(blocks(ROOT / name, "python")))],
+    ("name", "number"), [(name, number) for name in ALONE for number in range(len(blocks(ROOT / name, "python")))]
 )
 @pytest.mark.filterwarnings("error::diskreplay.errors.MisuseWarning")
 def test_each_example_runs_by_itself(name, number, tmp_path, monkeypatch):
@@ -135,8 +134,7 @@ def test_the_program_that_resumes_goes_on_after_a_kill(tmp_path, monkeypatch):
     for first, last in ((1_000, 3_000), (3_000, 5_000)):
         names: dict[str, object] = {}
         exec(program, names)
-        assert names["first"] == first
-        assert names["step"] == last - 1
+        assert (names["first"], names["step"]) == (first, last - 1)
     with np.load("then.npz") as then:
         assert len(then["reward"]) >= 990
         assert len(np.unique(then["probability"])) > 1

@@ -75,26 +75,24 @@ def test_nothing_is_added_and_an_environment_is_not_stepped_by_what_is_refused(t
             self.steps += 1
             return np.zeros(2, np.float32), HIDDEN[1] if self.steps == 2 else 0.0, False, False, {}
 
-    env = dr.Record(Env(), tmp_path / "a.replay", capacity=9)
-    env.reset()
-    with pytest.raises(InputError, match=r"^action: must have no masked values"):
-        env.step(HIDDEN)
-    assert (env.unwrapped.steps, len(env.buffer)) == (0, 0)
-    env.step(np.ma.array([1, 2], dtype=np.float32))
-    with pytest.raises(InputError, match=r"^reward: must have no masked values"):
-        env.step(np.zeros(2))
-    assert len(env.buffer) == 1
-    for call in (
-        lambda: env.buffer.add(HIDDEN, np.zeros(2), 0.0, np.zeros(2), False, False),
-        lambda: env.buffer.get(np.ma.array([0], mask=True)),
-        lambda: env.buffer.annotate_episode(goal=HIDDEN),
-        lambda: env.buffer.cut(np.ma.array([True], mask=True)),
-    ):
-        with pytest.raises(InputError, match="must have no masked values"):
-            call()
-    assert len(env.buffer) == 1
-    assert env.buffer.episodes[0].facts == {}
-    env.close()
+    with dr.Record(Env(), tmp_path / "a.replay", capacity=9) as env:
+        env.reset()
+        with pytest.raises(InputError, match=r"^action: must have no masked values"):
+            env.step(HIDDEN)
+        assert (env.unwrapped.steps, len(env.buffer)) == (0, 0)
+        env.step(np.ma.array([1, 2], dtype=np.float32))
+        with pytest.raises(InputError, match=r"^reward: must have no masked values"):
+            env.step(np.zeros(2))
+        assert len(env.buffer) == 1
+        for call in (
+            lambda: env.buffer.add(HIDDEN, np.zeros(2), 0.0, np.zeros(2), False, False),
+            lambda: env.buffer.get(np.ma.array([0], mask=True)),
+            lambda: env.buffer.annotate_episode(goal=HIDDEN),
+            lambda: env.buffer.cut(np.ma.array([True], mask=True)),
+        ):
+            with pytest.raises(InputError, match="must have no masked values"):
+                call()
+        assert (len(env.buffer), env.buffer.episodes[0].facts) == (1, {})
 
 
 def test_torch_is_not_imported(tmp_path: pathlib.Path) -> None:

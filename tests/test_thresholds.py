@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from helpers.testing.thresholds import THRESHOLDS, small_thresholds
 
+import diskreplay
+
 ROOT = pathlib.Path(__file__).parent.parent
-PACKAGE = ROOT / "diskreplay"
+PACKAGE = pathlib.Path(diskreplay.__file__).parent
 PAGE = ROOT / "tests/README.md"
 ENGINE = [
-    PACKAGE / "loading.py",
     PACKAGE / "prefetch.py",
     *(
         file
@@ -40,16 +41,16 @@ NO_THRESHOLD = {
     ),
     "a number of the format": (
         "index.cuts.INVALID index.episodes.ROW_BITS index.later_values.HEADER_BYTES index.later_values.PLACE_BYTES "
-        "reading.kernel.BLOSC_BYTES reading.kernel.FRAME_BYTES reading.kernel.POLYNOMIAL schema.columns.CONTINUES "
+        "schema.columns.CONTINUES "
         "schema.columns.CUT_START schema.columns.FORMAT_VERSION schema.columns.PATCHES "
         "schema.columns.REPEAT schema.columns.ZEROS "
         "schema.ids.STREAM_SHIFT schema.spaces.TYPED_DISCRETE "
-        "storage.attachments.SHARD_BYTES "
+        "storage.attachments.SHARD_BYTES storage.blosc.HEADER_BYTES "
         "storage.chunks.CRC_BYTES storage.chunks.ENTRY_BYTES storage.chunks.MISSING storage.chunks.OVERHEAD_BYTES "
         "storage.chunks.RESIDUE storage.root.COPIES"
     ),
     "a mark": (
-        "engine.row_buffers.NEVER index.facts.NOWHERE index.log.LATER index.log.NEVER index.log.NOW "
+        "index.facts.NOWHERE index.log.LATER index.log.NEVER index.log.NOW "
         "index.slots.EVICTED index.slots.UNKNOWN index.spans.OPEN schema.ring.NO_LIMIT"
     ),
     "a bound on numbers, whatever their count": (
@@ -60,20 +61,14 @@ NO_THRESHOLD = {
         "buffers.limiter.TOLERANCE buffers.shuffle.POOL_BYTES engine.run.APPENDING_CACHE_BYTES engine.run.CACHE_BYTES "
         "engine.run.COMMIT_ROWS engine.run.COMMIT_SECONDS engine.run.LEFT_SHARE engine.run.MEMORY_SHARE"
     ),
-    "compiled in; blocks of runs with all gaps are read alike": "reading.kernel.GAP",
-    "compiled in; the tests have values of more bytes": "reading.kernel.LONGEST",
-    "compiled in; how much memory a processor is told of early": (
-        "reading.kernel.KEY_LINES reading.kernel.LINE reading.kernel.RUN_LINES"
-    ),
-    "compiled in; tests/sampling/test_integers.py has ranges on both sides of it": "sampling.integers.MOST",
+    "compiled in; tests/sampling/test_integers.py has ranges on both sides of it": "sampling.in_core.MOST",
     "the system's": (
-        "reading.kernel.NOWAIT reading.kernel.WILL_NEED storage.local_files.READ storage.local_files.WRITE"
+        "reading.compiled.NOWAIT reading.compiled.WILL_NEED storage.local_files.READ storage.local_files.WRITE"
     ),
     "shared by what comes after it, see tests/buffers/test_latest.py": "storage.commit.MAX_NUMBER",
     "what a system that allows next to nothing is asked for all the same": "storage.handles.LEAST_FILES",
     "what a message says": "index.selecting.LIKENESS",
     "how much a message says": "index.selecting.MOST_NAMES",
-    "how many numbers a column has": "index.row_writes.FACTS",
     "when something is said; what is stored does not depend on it": (
         "buffers.limiter.TOLD_SECONDS engine.misuse.MOST_CUTS engine.misuse.WATCHED_ENDS engine.misuse.WATCHED_STEPS"
     ),
@@ -85,14 +80,12 @@ NO_THRESHOLD = {
     "how much is read at once": "storage.attachments.READ_BYTES",
     "how long is waited for another process": "storage.store.LOCK_SECONDS",
     "the index of no node": "index.ranks.NOTHING",
+    "what numpy does": "sampling.in_core.SAME",
     "the bits of an id that are not the stream's": "index.slots.LOCAL sampling.counting.LOCAL",
-    "the tree's shape, compiled in; its tests have trees of one leaf to seven levels": (
-        "index.sum_tree.FANOUT index.sum_tree.SHIFT"
-    ),
-    "how long a fork waits for other threads": "engine.forks.FORK_SECONDS loading.FORK_SECONDS",
+    "the tree's shape, compiled in; its tests have trees of one leaf to seven levels": "index.sum_tree.FANOUT",
+    "how long a fork waits for other threads": "engine.forks.FORK_SECONDS",
     "how long the end of the interpreter waits for other threads": "engine.unclosed.EXIT_SECONDS",
     "how often a thread looks whether it is to end": "prefetch.POLL_SECONDS",
-    "how often is looked whether a thread that is waited for has ended": "loading.POLL_SECONDS",
     "how much of the log is looked through at once; no result depends on it": "reading.bytelog.LOOK_SHARE",
     "when a value that comes again is stored again; no result depends on it": "engine.ragged_rows.NEAR_SHARE",
     "how many records are remembered; no result depends on it": "storage.stream.MOST_KNOWN",
@@ -109,7 +102,7 @@ NO_THRESHOLD = {
     "how often is tried again what other processes are in the way of": (
         "buffers.opening.OPEN_ATTEMPTS engine.checkpointing.PIN_ATTEMPTS"
     ),
-    "where arrays stand in a block of memory": "reading.resident.ALIGNED",
+    "tests/buffers/test_at_once.py goes beyond it": "reading.in_core.MOST_ARRAYS",
     "the blocks of a codec": "reading.decoding.ALIGNED",
     "how work is divided among threads; no result depends on it": "reading.decoding.PARTS",
     "what an argument may be; no path depends on it": (
@@ -178,7 +171,7 @@ def test_small_is_smaller() -> None:
 
 @pytest.mark.long
 def test_a_threshold_is_read_when_it_is_used() -> None:
-    """Neither copied by an import, nor kept as a default, nor compiled into a kernel: then it could not be set."""
+    """Neither copied by an import, nor kept as a default: then it could not be set."""
     for file in PACKAGE.rglob("*.py"):
         text = file.read_text()
         for name in TABLE:
@@ -197,8 +190,6 @@ def check_is_read(file: pathlib.Path, tree: ast.Module, name: str) -> None:
         if isinstance(node, ast.FunctionDef):
             defaults = [each for each in (*node.args.defaults, *node.args.kw_defaults) if each]
             assert constant not in names_in(*defaults), f"{file}: {node.name} keeps {name} as a default"
-            if any("kernel" in names_in(decorator) for decorator in node.decorator_list):
-                assert constant not in names_in(*node.body), f"{file}: {node.name} has {name} compiled in"
     assert constant not in names_in(*(getattr(each, "value", None) for each in tree.body)), f"{file} copies {name}"
 
 

@@ -41,11 +41,8 @@ def report(
     """
     from diskreplay.report.write import report as run
 
-    with output.progress("writing the page", counted=False) as update:
-        result = run(
-            path, out, episodes=episodes, limit_mb=limit, overwrite=overwrite,
-            progress=lambda done, total: update(done, total),
-        )  # fmt: skip
+    with output.Progressing("writing the page", counted=False) as update:
+        result = run(path, out, episodes=episodes, limit_mb=limit, overwrite=overwrite, progress=update)
     if output.printed_json(result, as_json):
         return
     played = ", ".join(f"{number}" for number in result.episodes) or "none"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import pkgutil
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 import click
 
 from diskreplay_cli import output, text
-from diskreplay_cli.datasets import EpisodeRange, counting, loss_option, written_to
+from diskreplay_cli.datasets import counting, episode_range, loss_option, written_to
 
 PLACES = {
     "begin": "from their begin",
@@ -22,51 +21,41 @@ PLACES = {
 }
 
 
-class IdFile(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
-    """A file of ids: an array in ``.npy``, or text with an id a line."""
+def ids_in_file(value: str) -> Any:
+    """Return the ids in a file: an array in ``.npy``, or text with an id a line."""
+    import numpy as np
 
-    name = "ids"
+    from diskreplay.storage.paths import checked_path
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        import numpy as np
-
-        from diskreplay.storage.paths import checked_path
-
-        if not isinstance(value, str | os.PathLike):
-            return value
-        try:
-            path = pathlib.Path(checked_path(value))
-            if path.suffix == ".npy":
-                with path.open("rb") as file:
-                    return np.lib.format.read_array(file, allow_pickle=False)
-            lines = list(map(str.strip, path.read_text("utf-8").splitlines()))
-        except (OSError, ValueError, EOFError) as error:
-            self.fail(f"{value!r} cannot be read as ids: {getattr(error, 'strerror', None) or error}", param, ctx)
-        for number, line in enumerate(lines, 1):
-            if line and not (line.isdecimal() and int(line) < 1 << 63):
-                self.fail(f"{value!r}, line {number}: {line[:40]!r} is no id, a whole number", param, ctx)
-        return np.array([int(line) for line in lines if line], np.int64)
+    try:
+        path = pathlib.Path(checked_path(value))
+        if path.suffix == ".npy":
+            with path.open("rb") as file:
+                return np.lib.format.read_array(file, allow_pickle=False)
+        lines = list(map(str.strip, path.read_text("utf-8").splitlines()))
+    except (OSError, ValueError, EOFError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise click.BadParameter(f"{value!r} cannot be read as ids: {why}") from error
+    for number, line in enumerate(lines, 1):
+        if line and not (line.isdecimal() and int(line) < 1 << 63):
+            raise click.BadParameter(f"{value!r}, line {number}: {line[:40]!r} is no id, a whole number")
+    return np.array([int(line) for line in lines if line], np.int64)
 
 
-class UserFunction(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
-    """A function of the user's, as ``module:function``; the module may lie in the working directory."""
-
-    name = "function"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Callable[..., Any]:
-        module, _, function = str(value).partition(":")
-        if not (module and function):
-            self.fail(f"{value!r} is no module:function", param, ctx)
-        if "" not in sys.path:
-            sys.path.insert(0, "")
-        try:
-            found = pkgutil.resolve_name(value)
-        except (Exception, SystemExit) as error:
-            self.fail(f"{value!r} cannot be loaded: {type(error).__name__}: {error}", param, ctx)
-        if not callable(found):
-            self.fail(f"{value!r} is {type(found).__name__}, no function", param, ctx)
-        loaded: Callable[..., Any] = found
-        return loaded
+def user_function(value: str) -> Callable[..., Any]:
+    """Return a function of the user's, named ``module:function``; the module may lie in the working directory."""
+    module, _, function = value.partition(":")
+    if not (module and function):
+        raise click.BadParameter(f"{value!r} is no module:function")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Callable[..., Any] = pkgutil.resolve_name(value)
+    except (Exception, SystemExit) as error:
+        raise click.BadParameter(f"{value!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise click.BadParameter(f"{value!r} is {type(found).__name__}, no function")
+    return found
 
 
 @click.command()
@@ -75,15 +64,17 @@ class UserFunction(click.ParamType):  # type: ignore[type-arg]  # generic in new
 @click.option("--drop", metavar="CONDITION", help='Whole episodes for which it holds go: "return < 10".')
 @click.option("--keep", metavar="CONDITION", help="Whole episodes for which it does not hold go.")
 @click.option(
-    "--drop-episodes", type=EpisodeRange(), metavar="A:B", help="These go, as diskreplay episodes numbers them."
+    "--drop-episodes", type=episode_range, metavar="A:B", help="These go, as diskreplay episodes numbers them."
 )
 @click.option(
-    "--steps", type=EpisodeRange(), metavar="A:B", multiple=True,
+    "--steps", type=episode_range, metavar="A:B", multiple=True,
     help="Steps that go from each episode: 0:5 for the first five, -3: for the last three; may be repeated.",
 )  # fmt: skip
 @click.option("--where", metavar="CONDITION", help="With --steps: only from episodes for which it holds.")
-@click.option("--episodes", type=EpisodeRange(), metavar="A:B", help="With --steps: only from these.")
-@click.option("--ids", type=IdFile(), metavar="FILE", help="The ids of steps that go: an array (.npy), or one a line.")
+@click.option("--episodes", type=episode_range, metavar="A:B", help="With --steps: only from these.")
+@click.option(
+    "--ids", type=ids_in_file, metavar="FILE", help="The ids of steps that go: an array (.npy), or one a line."
+)
 @click.option(
     "--later", metavar="NAME", multiple=True, help="Give OUT a column for rewards that are written later (relabel)."
 )
@@ -126,7 +117,7 @@ def edit(
 @click.command()
 @output.store_argument
 @click.option(
-    "--reward", "function", type=UserFunction(), metavar="MODULE:FUNCTION", required=True,
+    "--reward", "function", type=user_function, metavar="MODULE:FUNCTION", required=True,
     help="It is given an episode, a batch of its T steps, and returns an array (T,).",
 )  # fmt: skip
 @click.option("--column", metavar="NAME", help="The column to write.  [default: the only one that is written later]")

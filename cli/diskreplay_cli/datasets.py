@@ -28,17 +28,26 @@ ENDINGS[".replay"] = "store"
 
 
 @contextlib.contextmanager
-def counting(what: str, left: Callable[[], str] = str) -> Iterator[Callable[[int, int], None]]:
+def counting(
+    what: str, left: Callable[[], str] = str, *, in_bytes: bool = False
+) -> Iterator[Callable[[int, int], None]]:
     """Show a bar with the rate; call it with steps done and steps in all.
 
     Args:
         what: the words in front of the bar.
         left: a function, called after an interrupt, that returns what the interrupt has left, in words.
+        in_bytes: True if bytes are counted: then the bar has no numbers of steps, and no rate.
     """
     started = time.perf_counter()
-    with output.progress(what, counted=True) as update:
+
+    def note(done: int, total: int) -> str:
+        return (
+            f"{text.size(done)} of {text.size(total)}" if in_bytes else output.rate(done, time.perf_counter() - started)
+        )
+
+    with output.Progressing(what, counted=not in_bytes) as update:
         try:
-            yield lambda done, total: update(done, total, output.rate(done, time.perf_counter() - started))
+            yield lambda done, total: update(done, total, note(done, total))
         except KeyboardInterrupt as error:
             raise Interrupted(left()) from error
 
@@ -72,55 +81,38 @@ def added_to(path: str) -> Callable[[], str]:
     return lambda: f"{path} has all of it" if row_ends(path) != before else f"nothing was added to {path}"
 
 
-class EpisodeRange(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
-    """Numbers of episodes as Python counts them: ``7``, ``10:20``, ``-5:``."""
-
-    name = "episodes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> slice:
-        if isinstance(value, slice):
-            return value
-        parts = str(value).split(":")
-        try:
-            numbers = [int(part) if part.strip() else None for part in parts]
-        except ValueError:
-            self.fail(f"{value!r} is no range such as 10:20", param, ctx)
-        if len(numbers) == 1 and numbers[0] is not None:
-            return slice(numbers[0], numbers[0] + 1 or None)
-        if len(numbers) != 2:
-            self.fail(f"{value!r} is no range such as 10:20", param, ctx)
-        return slice(*numbers)
+def episode_range(value: str) -> slice:
+    """Return numbers of episodes as Python counts them: ``7``, ``10:20``, ``-5:``."""
+    try:
+        ends = [int(part) if part.strip() else None for part in value.split(":")]
+    except ValueError:
+        ends = []
+    if len(ends) == 1 and ends[0] is not None:
+        return slice(ends[0], ends[0] + 1 or None)
+    if len(ends) != 2:
+        raise click.BadParameter(f"{value!r} is no range such as 10:20")
+    return slice(*ends)
 
 
-class Pair(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
-    """Two names with an equals sign between them."""
-
-    name = "pair"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        ours, _, theirs = str(value).partition("=")
-        if not ours or not theirs:
-            self.fail(f"{value!r} is no pair such as obs/joints=observations/qpos", param, ctx)
-        return ours, theirs
+def pair(value: str) -> tuple[str, str]:
+    """Return two names with an equals sign between them."""
+    ours, _, theirs = value.partition("=")
+    if not ours or not theirs:
+        raise click.BadParameter(f"{value!r} is no pair such as obs/joints=observations/qpos")
+    return ours, theirs
 
 
-def listed(names: str | None) -> tuple[str, ...] | None:
-    """Return the names of a list with commas between, or None for none."""
-    return None if names is None else tuple(name.strip() for name in names.split(","))
+def names(value: str) -> tuple[str, ...]:
+    """Return names with commas between them."""
+    return tuple(name.strip() for name in value.split(","))
 
 
-class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions only
-    """Numbers with commas between them."""
-
-    name = "numbers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list such as 0,2", param, ctx)
+def numbers(value: str) -> tuple[int, ...]:
+    """Return numbers with commas between them."""
+    try:
+        return tuple(map(int, value.split(",")))
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is no list such as 0,2") from error
 
 
 @click.command()
@@ -130,10 +122,12 @@ class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer
     "--format", "format_name", type=click.Choice(list(formats.MODULES)),
     help=f"Of the dataset; see diskreplay formats.  [default: as OUT ends: {', '.join(ENDINGS)}]",
 )  # fmt: skip
-@click.option("--episodes", type=EpisodeRange(), metavar="A:B", help="Only these, as diskreplay episodes numbers them.")
-@click.option("--columns", metavar="NAMES", help="Only these observations and columns, with commas between.")
+@click.option("--episodes", type=episode_range, metavar="A:B", help="Only these, as diskreplay episodes numbers them.")
+@click.option(
+    "--columns", type=names, metavar="NAMES", help="Only these observations and columns, with commas between."
+)
 @click.option("--min-return", type=float, metavar="X", help="Only episodes with at least this return.")
-@click.option("--envs", type=NumberList(), metavar="N,...", help="Only episodes of these environments.")
+@click.option("--envs", type=numbers, metavar="N,...", help="Only episodes of these environments.")
 @where_option
 @click.option(
     "--compression", metavar="NAME", help="One of the format's, see diskreplay formats.  [default: the first]"
@@ -147,9 +141,9 @@ class NumberList(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 @output.overwrite_option
 @output.json_option
 def export(
-    path: str, out: str, format_name: str | None, episodes: slice | None, columns: str | None, min_return: float | None,
-    envs: tuple[int, ...] | None, where: str | None, compression: str | None, task: str | None,
-    reward_column: str | None, allow_loss: bool, overwrite: bool, as_json: bool,
+    path: str, out: str, format_name: str | None, episodes: slice | None, columns: tuple[str, ...] | None,
+    min_return: float | None, envs: tuple[int, ...] | None, where: str | None, compression: str | None,
+    task: str | None, reward_column: str | None, allow_loss: bool, overwrite: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Write the transitions of the store at PATH as a dataset OUT.
 
@@ -165,7 +159,7 @@ def export(
         raise click.UsageError(f"{out!r} ends in no format: name it by --format, or end it in {known}")
     with counting("exporting", written_to(out)) as update:
         result = run(
-            path, out, name, selection=Selection(episodes, min_return, envs, listed(columns), where),
+            path, out, name, selection=Selection(episodes, min_return, envs, columns, where),
             allow_loss=allow_loss, overwrite=overwrite, compression=compression, task=task,
             reward_column=reward_column, progress=update,
         )  # fmt: skip
@@ -192,23 +186,22 @@ def export(
     "--format", "format_name", type=click.Choice([*formats.MODULES]), help="Of SOURCE.  [default: found from it]"
 )
 @click.option("--append", is_flag=True, help="Add to the store that is at PATH; nothing of it is evicted.")
-@click.option(
-    "--capacity", type=click.IntRange(1), metavar="N", help="Steps that the store keeps.  [default: all of SOURCE]"
-)
+@output.count_option("--capacity", "Steps that the store keeps.  [default: all of SOURCE]")
 @click.option("--env", "env_id", metavar="ENV_ID", help="Take the spaces of this Gymnasium environment.")
-@click.option(
-    "--frame-stack", type=click.IntRange(1), metavar="N", help="Frames that a sample stacks.  [default: as SOURCE says]"
-)
+@output.count_option("--frame-stack", "Frames that a sample stacks.  [default: as SOURCE says]")
 @click.option(
     "--frames", type=click.Choice(["packets", "decoded"]), default="packets", show_default=True,
     help="Of videos: as they are, or decoded into ordinary columns.",
 )  # fmt: skip
 @click.option(
-    "--map", "pairs", type=Pair(), multiple=True, metavar="OURS=THEIRS",
+    "--map", "pairs", type=pair, multiple=True, metavar="OURS=THEIRS",
     help="The array of SOURCE for one of our names: obs/joints=observations/qpos. May be repeated.",
 )  # fmt: skip
 @click.option(
-    "--columns", metavar="NAMES", help="Only these observations and columns, by our names, with commas between."
+    "--columns",
+    type=names,
+    metavar="NAMES",
+    help="Only these observations and columns, by our names, with commas between.",
 )
 @click.option(
     "--ends", metavar="KIND=NAME",
@@ -218,16 +211,14 @@ def export(
     "--align", type=click.Choice(["next", "previous"]),
     help="An action and reward belong to the observation of their entry, or led to it.",
 )  # fmt: skip
-@click.option(
-    "--max-episode-steps", type=click.IntRange(1), metavar="N", help="The time limit, where a file has no timeouts."
-)
+@output.count_option("--max-episode-steps", "The time limit, where a file has no timeouts.")
 @click.option("--allow-loss", is_flag=True, help="Leave out episodes with a reward that is not finite; count them.")
 @output.json_option
 def import_(
     source: str, path: str, format_name: str | None, append: bool, capacity: int | None, env_id: str | None,
     frame_stack: int | None, frames: Literal["packets", "decoded"], pairs: tuple[tuple[str, str], ...],
-    columns: str | None, ends: str | None, align: Literal["next", "previous"] | None, max_episode_steps: int | None,
-    allow_loss: bool, as_json: bool,
+    columns: tuple[str, ...] | None, ends: str | None, align: Literal["next", "previous"] | None,
+    max_episode_steps: int | None, allow_loss: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Read the dataset SOURCE into a store at PATH.
 
@@ -241,7 +232,7 @@ def import_(
         result = import_dataset(
             source, path, format_name, append=append, capacity=capacity, observation_space=observation_space,
             action_space=action_space, frame_stack=frame_stack, frames=frames, map=dict(pairs),
-            columns=listed(columns), ends=ends, align=align, max_episode_steps=max_episode_steps,
+            columns=columns, ends=ends, align=align, max_episode_steps=max_episode_steps,
             allow_loss=allow_loss, progress=update,
         )  # fmt: skip
     if output.printed_json(result, as_json):
@@ -299,8 +290,7 @@ def formats_(as_json: bool) -> None:
 def merge(paths: tuple[str, ...], out: str, allow_loss: bool, as_json: bool) -> None:
     """Make a store OUT with all episodes of the stores at PATHS."""
     from diskreplay.ops.combine import merge as run
-    from diskreplay.remote import is_url
-    from diskreplay.storage.paths import checked_path
+    from diskreplay.storage.paths import checked_path, is_url
 
     first, last = (is_url(path) or os.path.lexists(checked_path(path)) for path in (paths[0], out))
     if last and not first:
@@ -318,7 +308,7 @@ def merge(paths: tuple[str, ...], out: str, allow_loss: bool, as_json: bool) -> 
     "--fraction", "fractions", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="X", multiple=True,
     required=True, help="Share of the transitions, for each store; the rest is one more.",
 )  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), metavar="N", default=0, show_default=True, help="Of the dealing.")
+@output.count_option("--seed", "Of the dealing.", least=0, default=0)
 @where_option
 @loss_option
 @output.json_option
@@ -359,7 +349,7 @@ def _print_written(results: list[Any], as_json: bool) -> None:
     help="In which order.",
 )  # fmt: skip
 @click.option("--reverse", is_flag=True, help="The largest first.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first so many.  [default: all]")
+@output.count_option("--limit", "Only the first so many.  [default: all]")
 @where_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, with a header.")
 @output.json_option
@@ -401,7 +391,7 @@ def episodes(
 
 @click.command()
 @output.store_argument
-@click.option("--rows", type=click.IntRange(1), metavar="N", default=10, show_default=True, help="How many.")
+@output.count_option("--rows", "How many.", default=10)
 @click.option("--episode", type=int, metavar="K", help="Of this episode; from the end if negative.")
 @output.json_option
 def head(path: str, rows: int, episode: int | None, as_json: bool) -> None:

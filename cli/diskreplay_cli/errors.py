@@ -1,7 +1,7 @@
 """The group of all commands: errors are one line on stderr, and the exit status says what kind.
 
 0 is success, also where whoever reads the output has read enough; 1, ``verify`` found a problem; 2, bad input, a store
-that cannot be opened, a fault of the disk; 130, an interrupt.
+that cannot be opened, a fault of the disk; 3, ``salvage`` lost something; 130, an interrupt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import click
 
 from diskreplay.errors import DamageWarning, DiskReplayError, MisuseWarning, RemoteWarning
 
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+FAILED, MISUSED, LOST, INTERRUPTED = 1, 2, 3, 130
 
 
 class Interrupted(click.Abort):

@@ -9,7 +9,7 @@ import click
 
 import diskreplay
 from diskreplay_cli import browser, changes, checkpoints, datasets, output, page, remote, text
-from diskreplay_cli.errors import FAILED, INTERRUPTED, MISUSED, OneLineErrors
+from diskreplay_cli.errors import FAILED, INTERRUPTED, LOST, MISUSED, OneLineErrors
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
@@ -27,7 +27,7 @@ def main(context: click.Context) -> int:
     """Replay data of reinforcement learning on disk: record, look at, check, export.
 
     A store is one directory, a Zarr v3 hierarchy. Commands that only read work while another process writes the store.
-    Exit status: 0 success, 1 verify found a problem, 2 an error, 130 interrupted.
+    Exit status: 0 success, 1 verify found a problem, 2 an error, 3 salvage lost something, 130 interrupted.
     """
     if context.invoked_subcommand is not None:
         return 0
@@ -40,29 +40,12 @@ def main(context: click.Context) -> int:
 @main.command()
 @click.argument("env_id")
 @output.store_argument
-@click.option(
-    "--steps",
-    type=click.IntRange(1),
-    metavar="N",
-    required=True,
-    help="Steps of all environments, in the end.",
-)
-@click.option(
-    "--envs", type=click.IntRange(1), metavar="N", help="Environments in lockstep.  [default: 1, or as the store]"
-)
+@output.count_option("--steps", "Steps of all environments, in the end.", required=True)
+@output.count_option("--envs", "Environments in lockstep.  [default: 1, or as the store]")
 @click.option("--atari", is_flag=True, help="Preprocess Atari: 84x84 grey, every 4th frame, no-ops after a reset.")
-@click.option(
-    "--frame-stack",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Frames that a sample stacks.  [default: 4 with --atari, else 1]",
-)
-@click.option(
-    "--capacity", type=click.IntRange(1), metavar="N", help="Steps to keep.  [default: 1000000, or --steps if more]"
-)
-@click.option(
-    "--seed", type=click.IntRange(0), metavar="N", default=0, show_default=True, help="Of environments and actions."
-)
+@output.count_option("--frame-stack", "Frames that a sample stacks.  [default: 4 with --atari, else 1]")
+@output.count_option("--capacity", "Steps to keep.  [default: 1000000, or --steps if more]")
+@output.count_option("--seed", "Of environments and actions.", least=0, default=0)
 @click.option("--resume", is_flag=True, help="Go on with the store at PATH, or begin it when there is none.")
 @click.option(
     "--commit-seconds", type=click.FloatRange(0, min_open=True), metavar="SECONDS", default=2.0, show_default=True,
@@ -81,7 +64,7 @@ def record(
     from diskreplay.ops.record import Recorded
     from diskreplay.ops.record import record as run
 
-    with output.progress("recording", counted=True) as update:
+    with output.Progressing("recording", counted=True) as update:
 
         def report(state: Recorded) -> None:
             done = f"{text.size(state.stored_bytes)}, {text.ratio(state.ratio)}" if state.raw_bytes else ""
@@ -138,11 +121,12 @@ def verify(path: str, as_json: bool) -> int:
     """Check every chunk and every invariant of the store at PATH.
 
     Every problem is named with its stream, column, rows, file and byte. Exit status 1 when there is one: then the
-    command says what to do, which is to go back to the newest whole checkpoint, or to take a copy of the store.
+    command says what to do, which is to salvage what can be read, to go back to the newest whole checkpoint, or to take
+    a copy of the store.
     """
     from diskreplay.ops.verify import verify as run
 
-    with output.progress("verifying", counted=False) as update:
+    with output.Progressing("verifying", counted=False) as update:
         result = run(path, lambda done, total: update(done, total, f"{text.size(done)} of {text.size(total)}"))
     if not output.printed_json(result.to_json(), as_json):
         for problem in result.problems:
@@ -159,9 +143,35 @@ def verify(path: str, as_json: bool) -> int:
 
 @main.command()
 @output.store_argument
-@click.option(
-    "--capacity", type=click.IntRange(1), required=True, metavar="N", help="Transitions that each stream is to keep."
-)
+@click.argument("out", type=click.Path())
+@click.option("--dry-run", is_flag=True, help="Only say what would be kept and lost.")
+@output.json_option
+def salvage(path: str, out: str, dry_run: bool, as_json: bool) -> int:
+    """Write all that can be read of a damaged store to a new one.
+
+    Each transition is written bit for bit, or not at all, and episodes are cut where steps are missing. Metadata and
+    attachments of checkpoints go to OUT.checkpoints. PATH stays as it is; nobody may write to it meanwhile. Exit
+    status 3 if anything was lost.
+    """
+    from diskreplay.ops.salvage import salvage as run
+
+    with datasets.counting("salvaging", datasets.written_to(out), in_bytes=True) as update:
+        found = run(path, out, dry_run=dry_run, progress=update)
+    if not output.printed_json(found, as_json):
+        for line in text.damage(found):
+            click.echo(line)
+        output.print_table(text.SALVAGED, map(text.salvaged, found.streams))
+        size = "" if dry_run else f", {text.size(found.stored_bytes)} on disk, in {found.seconds:.1f} s"
+        click.echo(
+            f"{out}{' would have' if dry_run else ''}: {text.plural(found.transitions, 'transition')} of "
+            f"{text.plural(found.episodes, 'episode')}{size}"
+        )
+    return 0 if found.lossless else LOST
+
+
+@main.command()
+@output.store_argument
+@output.count_option("--capacity", "Transitions that each stream is to keep.", required=True)
 @click.option("--stream", metavar="NAME", help="The only one to resize.  [default: all]")
 @click.option("--evict", is_flag=True, help="Give up the oldest where there are more.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be given up.")
@@ -193,9 +203,7 @@ def resize(path: str, capacity: int, stream: str | None, evict: bool, dry_run: b
 @click.option(
     "--column", metavar="NAME", help="The observation to show.  [default: the first image, or else the first]"
 )
-@click.option(
-    "--frames", type=click.IntRange(1), metavar="N", help="At most so many.  [default: 40 for PNG, 500 for GIF]"
-)
+@output.count_option("--frames", "At most so many.  [default: 40 for PNG, 500 for GIF]")
 @click.option(
     "--fps", type=click.FloatRange(0.1, 100), metavar="N", help="Of an animation.  [default: the video's, or 15]"
 )
@@ -236,9 +244,7 @@ def show(
 
 @main.command()
 @click.argument("directory", type=click.Path(), default="demo-output")
-@click.option(
-    "--steps", type=click.IntRange(256), metavar="N", default=20_000, show_default=True, help="Steps to record."
-)
+@output.count_option("--steps", "Steps to record.", least=256, default=20_000)
 def demo(directory: str, steps: int) -> int:
     """Try everything on real frames of Pong.
 
@@ -248,13 +254,12 @@ def demo(directory: str, steps: int) -> int:
     from diskreplay.ops.demo import demo as run
 
     console = output.console()
-    bar = output.Progressing("recording", counted=True)
+    with output.Progressing("recording", counted=True) as bar:
 
-    def say(line: str) -> None:
-        bar.hide()  # its line is not to be printed into
-        output.print_wrapped(line)
+        def say(line: str) -> None:
+            bar.hide()  # its line is not to be printed into
+            output.print_wrapped(line)
 
-    try:
         finished = run(
             directory,
             steps=steps,
@@ -262,8 +267,6 @@ def demo(directory: str, steps: int) -> int:
             show_facts=lambda facts: page.print_page(console, facts, output.plain_bars(), indent=3),
             progress=lambda state: bar(state.steps, state.total_steps, output.rate(state.new_steps, state.seconds)),
         )
-    finally:
-        bar.hide()
     if not finished:
         click.echo("stopped; run the demo again to begin anew", err=True)
     return 0 if finished else INTERRUPTED

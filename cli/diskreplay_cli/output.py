@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import itertools
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 from rich.cells import cell_len
@@ -19,13 +18,10 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
-    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.text import Text
 
 from diskreplay_cli import text
 
@@ -44,6 +40,12 @@ def out_option(help: str, default: str | None = None) -> Callable[[Command], Com
         "-o", "--out", type=click.Path(), metavar="FILE", required=default is None, default=default,
         show_default=default is not None, help=help,
     )  # fmt: skip
+
+
+def count_option(name: str, help: str, least: int = 1, **more: Any) -> Callable[[Command], Command]:
+    """Return an option for a whole number from ``least`` on, whose default is shown."""
+    shown = "default" in more
+    return click.option(name, type=click.IntRange(least), metavar="N", show_default=shown, help=help, **more)
 
 
 store_argument = click.argument("path", type=click.Path())
@@ -126,13 +128,6 @@ def plain_bars() -> bool:
     return "utf" not in (sys.stdout.encoding or "").lower()
 
 
-class Note(ProgressColumn):
-    """A text that the command puts into the task's fields."""
-
-    def render(self, task: Task) -> Text:
-        return Text(str(task.fields.get("note", "")))
-
-
 class Narrower:
     """A renderable that leaves room in its lines for the ``^C`` of an interrupt, which then goes away with it."""
 
@@ -153,8 +148,8 @@ class Bar(Progress):
 class Progressing:
     """The progress of a command, a bar on stderr if that is a terminal; nothing else may be printed meanwhile.
 
-    Call it with what is done, what there is in all, and a note. The bar shows from :meth:`show` on, or the next call,
-    to :meth:`hide`, and leaves no trace.
+    Call it with what is done, what there is in all, and a note. The bar shows while a ``with`` block runs, then it
+    leaves no trace; :meth:`hide` takes it away until the next call.
     """
 
     def __init__(self, what: str, *, counted: bool) -> None:
@@ -168,41 +163,33 @@ class Progressing:
         if self._bar is not None:
             self._bar.update(TaskID(0), completed=done, total=total, note=note)
 
+    def __enter__(self) -> Self:
+        self.show()
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.hide()
+
     def show(self) -> None:
         console = Console(stderr=True, markup=False, highlight=False)
         if self._bar is None and console.is_terminal:
             self._bar = Bar(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=None),
-                *(
-                    (MofNCompleteColumn(),)
-                    if self._counted
-                    else (TextColumn("{task.percentage:>3.0f} %", markup=False),)
-                ),
-                Note(),
+                MofNCompleteColumn() if self._counted else TextColumn("{task.percentage:>3.0f} %", markup=False),
+                TextColumn("{task.fields[note]}", markup=False),
                 TimeRemainingColumn(compact=True),
                 console=console,
                 transient=True,
                 expand=True,
             )
-            self._bar.add_task(self._what, total=None)
+            self._bar.add_task(self._what, total=None, note="")
             self._bar.start()
 
     def hide(self) -> None:
         bar, self._bar = self._bar, None
         if bar is not None:
             bar.stop()
-
-
-@contextlib.contextmanager
-def progress(what: str, *, counted: bool) -> Iterator[Progressing]:
-    """Show a bar while the block runs; see :class:`Progressing`."""
-    bar = Progressing(what, counted=counted)
-    bar.show()
-    try:
-        yield bar
-    finally:
-        bar.hide()
 
 
 def rate(count: int, seconds: float) -> str:

@@ -117,12 +117,8 @@ def _space(space: str) -> str:
 
 
 def _settings(facts: Facts) -> str:
-    parts = []
-    for key in ("view", "sampler"):
-        stored = facts.settings.get(key)
-        if isinstance(stored, dict):
-            parts.append(_call(stored))
-    return ", ".join(parts) or "unknown"
+    stored = (facts.settings.get(name) for name in ("view", "sampler"))
+    return ", ".join(_call(one) for one in stored if isinstance(one, dict)) or "unknown"
 
 
 def _call(stored: object) -> str:

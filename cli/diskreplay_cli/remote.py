@@ -11,11 +11,11 @@ from diskreplay_cli import output, text
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def seconds(context: click.Context, parameter: click.Parameter, value: str) -> float:
+def seconds(value: str) -> float:
     """Return the seconds of a time such as 30m, 12h or 1d."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value)
     if found is None:
-        raise click.BadParameter(f"{value!r} is no time such as 30m, 12h or 1d", context, parameter)
+        raise click.BadParameter(f"{value!r} is no time such as 30m, 12h or 1d")
     return float(found[1]) * SECONDS[found[2] or "s"]
 
 
@@ -53,7 +53,7 @@ def pull(url: str, path: str, as_json: bool) -> None:
     """
     from diskreplay.ops.remote import pull as run
 
-    with output.progress("pulling", counted=False) as update:
+    with output.Progressing("pulling", counted=False) as update:
         result = run(
             url, path, progress=lambda done, total: update(done, total, f"{text.size(done)} of {text.size(total)}")
         )
@@ -69,7 +69,7 @@ def pull(url: str, path: str, as_json: bool) -> None:
 @click.command()
 @click.argument("url")
 @click.option(
-    "--older-than", callback=seconds, metavar="TIME", default="1d", show_default=True,
+    "--older-than", type=seconds, metavar="TIME", default="1d", show_default=True,
     help="How long nothing needed it, such as 12h: longer than readers go without a refresh.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
@@ -83,7 +83,7 @@ def gc(url: str, older_than: float, dry_run: bool, as_json: bool) -> None:
     from diskreplay.ops.remote import gc as run
 
     result = run(url, older_than, dry_run=dry_run)
-    if output.printed_json(result, as_json):
+    if output.printed_json(vars(result), as_json):
         return
     click.echo(
         f"{'would remove' if dry_run else 'removed'} {text.plural(result.removed, 'object')}, "

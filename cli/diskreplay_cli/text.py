@@ -9,10 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from diskreplay.ops.salvage import Salvaged
+    from diskreplay.ops.salvage_streams import SalvagedStream
     from diskreplay.ops.verify import Verified
 
 LINE = 300
 """The most characters of a line that a store may fill."""
+MOST_DAMAGED = 20
+"""The damaged episodes that are printed."""
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-~=+*#"
 
@@ -121,8 +125,11 @@ def cut(line: str) -> str:
 
 def cures(result: Verified, path: str) -> Iterator[str]:
     """Yield what can be done about the damage of a store, a line for each way."""
-    from diskreplay.remote import is_url
+    from diskreplay.storage.paths import is_url
 
+    if not result.ok and not is_url(path):
+        command = shlex.join(["diskreplay", "salvage", path, f"{path.rstrip('/')}.salvaged"])
+        yield f"to write all that can be read to a new store: {command}"
     if result.checkpoint is not None:
         line = f"diskreplay.ReplayBuffer.open({path!r}, mode='r', checkpoint={result.checkpoint!r})"
         yield f"to read the newest whole checkpoint: {line}"
@@ -132,3 +139,36 @@ def cures(result: Verified, path: str) -> Iterator[str]:
     if not result.ok:
         other = "the store that was pushed there" if is_url(path) else "what was pushed ('diskreplay pull')"
         yield f"to go on with a copy of the store: a backup, or {other}"
+
+
+SALVAGED = ("stream", "record from", "kept", "lost", "whole episodes", "damaged", "also lost")
+"""The heads of the columns of :func:`salvaged`."""
+
+
+def salvaged(found: SalvagedStream) -> tuple[str, ...]:
+    """Return what was kept and lost of a stream, in numbers."""
+    if found.record is None:
+        return (found.name, "nowhere", "none", "all", "", "", "")
+    counts = (found.kept, found.lost, found.whole, len(found.damaged))
+    return (found.name, found.record, *(f"{count:,}" for count in counts), ", ".join(found.logs))
+
+
+def damage(found: Salvaged) -> Iterator[str]:
+    """Yield the damaged episodes of a store, the first ones, and what else was lost, a line each."""
+    episodes = [(stream.name, one) for stream in found.streams for one in stream.damaged]
+    for name, one in episodes[:MOST_DAMAGED]:
+        yield (
+            f"stream {name}, environment {one.env}, rows {one.start:,} to {one.stop:,}: {one.kept:,} of "
+            f"{plural(one.stop - one.start, 'step')} kept"
+        )
+    if len(episodes) > MOST_DAMAGED:
+        yield f"and {plural(len(episodes) - MOST_DAMAGED, 'more damaged episode')}, which --json names"
+    if found.root is not None:
+        yield f"the root was read from {found.root}"
+    for what, names in (("checkpoints", found.lost_checkpoints), ("attachments", found.lost_files)):
+        if names:
+            yield f"{what} that cannot be read: {', '.join(names)}"
+    if found.padded:
+        yield f"{plural(found.padded, 'transition')} at the begin of episodes show padding in their frame stacks"
+    if found.checkpoints:
+        yield f"metadata and attachments of {plural(len(found.checkpoints), 'checkpoint')}: {found.out}.checkpoints"

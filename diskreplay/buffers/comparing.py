@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from diskreplay.errors import InputError, NotAStoreError, StoreNotFoundError
-from diskreplay.remote import ObjectStore, checked_url, find_store, is_url
 from diskreplay.schema.columns import ACTION, OBS, Schema, Start
 from diskreplay.storage.files import Files
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.paths import PathLike, full_path
+from diskreplay.storage.paths import PathLike, checked_url, full_path, is_url
 from diskreplay.storage.store import Store
 
 PADDINGS = {Start.ZEROS: "zero", Start.REPEAT: "reset"}
@@ -36,7 +35,7 @@ def is_there(path: PathLike, schema: Schema, options: Mapping[str, Any], setting
     store = found(path, options["files"] or LocalFiles())
     if store is not None:
         name, stored, kept = store.path, store.schema, store.settings
-    elif url is None or (joined := find_store(ObjectStore(url))) is None:
+    elif url is None or (joined := found_under(url)) is None:
         return False
     else:
         name, (stored, kept) = url, joined
@@ -60,6 +59,13 @@ def found(path: PathLike, files: Files) -> Store | None:
         if files.kind(full) == "directory" and not files.list(full):
             return None
         raise
+
+
+def found_under(url: str) -> tuple[Schema, dict[str, Any]] | None:
+    """Return the schema and settings of the store under a URL, or None if there is none."""
+    from diskreplay.remote import ObjectStore, find_store
+
+    return find_store(ObjectStore(url))
 
 
 def _schemas(asked: Schema, stored: Schema, options: Mapping[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any, Generic
 
 import numpy as np
@@ -15,15 +16,25 @@ from diskreplay.engine.engine import Engine
 from diskreplay.engine.hooks import State
 from diskreplay.errors import EvictedError, InputError, NotEnoughDataError
 from diskreplay.index.log import NEVER
+from diskreplay.native import core
+from diskreplay.reading import in_core as reading
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
+from diskreplay.sampling import in_core
 from diskreplay.sampling.composed import with_parts
 from diskreplay.sampling.counting import Counting
 from diskreplay.sampling.registry import is_own
 from diskreplay.sampling.window import Prioritized, Sampler, Standings, checked_draw
+from diskreplay.schema.columns import REWARD
 from diskreplay.schema.ids import Ids
 from diskreplay.views.batch import SomeBatch
+from diskreplay.views.sequence import Sequence
+from diskreplay.views.sequence import maker as maker_of_sequences
+from diskreplay.views.transition import Transition, maker
 from diskreplay.views.view import Explains, View
+
+Drawn = tuple[Ids, NDArray[np.float32]]
+"""Ids that were drawn, and their weights."""
 
 
 class Draws(Generic[SomeBatch]):
@@ -39,19 +50,19 @@ class Draws(Generic[SomeBatch]):
         updated: True if the sampler knows priorities that somebody gave it.
 
     Attributes:
-        view, shown, sampler, updated: the arguments of these names; ``updated`` changes.
-        unsaved: True if ``updated`` by priorities, or counts of draws, that closing has not saved yet.
+        view, shown, sampler: the arguments of these names.
+        told: whether the sampler knows priorities that somebody gave it, or counts of draws: ever, and since closing
+            saved them last.
         priorities: the sampler, if it has some, or another state.
         counting: the sampler, or what it is made of, that counts draws; None if none does.
     """
 
     def __init__(self, engine: Engine, view: View, shown: View[SomeBatch], sampler: Sampler, updated: bool) -> None:
         self.view = view
-        self.shown = shown
         self.sampler = sampler
         self.priorities = sampler if isinstance(sampler, Prioritized) else None
         self.counting = next((part for part in with_parts(sampler) if isinstance(part, Counting)), None)
-        self.updated = self.unsaved = updated
+        self.told = core.Told(updated)
         self._schema = engine.schema
         self._streams = engine.streams
         self._rng = engine.rng
@@ -60,6 +71,54 @@ class Draws(Generic[SomeBatch]):
         """True if the sampler is a user's own, whose draws are checked."""
         self._alone = contextlib.nullcontext() if self._checked else engine.lock.exclusive
         """The context of what a sampler does: one of the user's own may ask the buffer."""
+        self._gate = engine.gate
+        self.shown = shown
+
+    @property
+    def shown(self) -> View[SomeBatch]:
+        """The view that makes the batches: ``view``, or one over it."""
+        return self._shown
+
+    @shown.setter
+    def shown(self, shown: View[SomeBatch]) -> None:
+        self._shown = shown
+        self._batches = self._in_core()
+
+    def _in_core(self) -> core.Batches | None:
+        """Return what draws whole batches in the core, or None if sampler, view or columns are not ordinary."""
+        view, schema = self.shown, self._schema
+        if not reading.can_be(schema) or self._streams.reward != REWARD:
+            return None
+        draw = in_core.draws(self.sampler, self._rng)
+        if draw is None:
+            return None
+        made: Callable[[list[Any]], Any]
+        if type(view) is Transition and (view.n_step == 1 or schema.column(REWARD).dtype in (np.float32, np.float64)):
+            n_step, gamma, sequence, made = view.n_step, view.gamma, None, maker(schema)
+        elif type(view) is Sequence:
+            sequence = view.steps, view.burn_in + 1 if view.pad else view.steps, view.stride, view.across
+            n_step, gamma, made = 1, view.gamma, maker_of_sequences(schema, view.steps)
+        else:
+            return None
+        return core.Batches(self._gate, self._streams, draw, n_step, gamma, sequence, made, self.told)
+
+    def update_at_once(self, index: Any, priorities: Any) -> bool:
+        """Have one call of the core do :meth:`update`; return False, with nothing changed, if it cannot."""
+        return self._batches is not None and self._batches.update(index, priorities)
+
+    def at_once(self, batch_size: int) -> SomeBatch | Drawn | None:
+        """Return a batch that one call of the core has drawn, or ids and weights alone for :meth:`draft_drawn`.
+
+        None, with nothing changed, if :meth:`draft` must draw it.
+        """
+        return None if self._batches is None else self._batches.sample(batch_size)
+
+    def draft_drawn(self, drawn: list[Drawn], batch_size: int, reads: Reads) -> SomeBatch:
+        """Return the items that were just drawn; if one has left the windows, or this is called again, draw others."""
+        ids, weights = drawn.pop() if drawn else (np.empty(0, np.int64), np.empty(0, np.float32))
+        if not len(ids) or not shuffle.in_windows(self._streams.all, ids).all():
+            return self.draft(batch_size, reads)
+        return self.shown.draft(self._schema, self._streams.all, ids, weights, self._rng, reads)
 
     # Drafts of batches, as `Engine.read` takes them
 
@@ -91,7 +150,7 @@ class Draws(Generic[SomeBatch]):
         ones = np.ones(batch_size, np.float32)
 
         def draw(standing: Standings, count: int) -> tuple[Ids, NDArray[np.float32]]:
-            return within.ranges.sample(self._rng, standing, count), ones[:count]
+            return within.draw(self._rng, standing, count), ones[:count]
 
         standing = self.standing if whole else self._standing_now
         if self.counting is None:
@@ -99,7 +158,7 @@ class Draws(Generic[SomeBatch]):
         else:
             with self._alone:
                 ids, _ = self.counting.counted(draw, self._rng, self._streams.windows(), standing, batch_size)
-            self.updated = self.unsaved = True
+            self.told.updated = self.told.unsaved = True
         return self.shown.draft(self._schema, streams, ids, ones, self._rng, reads)
 
     def draft_ids(self, ids: Ids, reads: Reads) -> SomeBatch:
@@ -114,7 +173,7 @@ class Draws(Generic[SomeBatch]):
         with self._alone:
             drawn = self.sampler.sample(rng or self._rng, self._streams.windows(), self.standing, count)
         if self.counting is not None:
-            self.updated = self.unsaved = True
+            self.told.updated = self.told.unsaved = True
         return drawn
 
     def take_back(self, ids: Ids) -> None:
@@ -149,11 +208,7 @@ class Draws(Generic[SomeBatch]):
             raise InputError(f"{self.sampler!r} has no priorities; create or open the store with Proportional()")
         with self._alone:
             self.priorities.update(index, priorities, self._streams.windows(), self.standing)
-        self.updated = self.unsaved = True
-
-    def check_given(self, ids: Ids) -> None:
-        """Raise InputError if an id is that of no item, and never was."""
-        self._streams.check_given(self.view, ids)
+        self.told.updated = self.told.unsaved = True
 
     def check_selection(self, within: Any) -> None:
         """Raise InputError if it is not a selection of this store as it is now."""
@@ -171,7 +226,7 @@ class Draws(Generic[SomeBatch]):
         if self.priorities is None:
             return self._facts, {}
         priorities, arrays = sampler_state(self.priorities)
-        now = {"sampler": sampler_facts(self.sampler), "priorities": priorities, UPDATED: self.updated}
+        now = {"sampler": sampler_facts(self.sampler), "priorities": priorities, UPDATED: self.told.updated}
         return {**self._facts, **now}, arrays
 
     def forget(self) -> None:
@@ -181,4 +236,4 @@ class Draws(Generic[SomeBatch]):
             return
         if self.priorities is not None:
             self.priorities.clear()
-        self.updated = False
+        self.told.updated = False

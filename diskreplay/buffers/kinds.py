@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from diskreplay.buffers import multi_agent_layout
+from diskreplay.buffers.comparing import found_under
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer, MultiAgentRolloutBuffer
 from diskreplay.buffers.on_policy import AGENTS_ROLLOUT, ROLLOUT
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.rollout import RolloutBuffer
-from diskreplay.remote import ObjectStore, checked_url, find_store, is_url
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.paths import PathLike, full_path
+from diskreplay.storage.paths import PathLike, checked_url, full_path, is_url
 from diskreplay.storage.store import Store
 
 KINDS: dict[str, Any] = {
@@ -36,7 +36,7 @@ def open(path: PathLike, mode: Literal["r", "r+", "a"] = "r", **options: Any) ->
     Raises what :meth:`ReplayBuffer.open` raises.
     """
     if is_url(path):
-        there = find_store(ObjectStore(checked_url(path)))
+        there = found_under(checked_url(path))
         settings = {} if there is None else there[1]
     else:
         settings = Store(full_path(path), options.get("files") or LocalFiles()).settings

@@ -220,19 +220,16 @@ class RateLimiter:
     def _read_counts(self) -> None:
         """Take over the counts of the other streams, as they are open here."""
         with self._engine.lock:
-            self._take_over()
-
-    def _take_over(self) -> None:
-        own = self._writer.name
-        records = {name: commit for name, commit in self._engine.streams.commits.items() if name != own}
-        self._shared = bool(records)
-        """True if there are other streams, in whose processes it matters what is committed here."""
-        self._other_inserts = sum(commit.end * commit.num_envs for commit in records.values())
-        self._other_samples = sum(commit.sampled for commit in records.values())
-        self._most_envs = max(self._envs, *(commit.num_envs for commit in records.values()), 1)
-        self._begin(max(self._writer.limiter, NO_START, *(commit.limiter for commit in records.values())))
-        self._largest = (2 * self._band - self._most_envs * self._rate) // self._unit
-        """The largest batch: with a larger one, both sides could wait for each other."""
+            own = self._writer.name
+            records = [commit for name, commit in self._engine.streams.commits.items() if name != own]
+            self._shared = bool(records)
+            """True if there are other streams, in whose processes it matters what is committed here."""
+            self._other_inserts = sum(commit.end * commit.num_envs for commit in records)
+            self._other_samples = sum(commit.sampled for commit in records)
+            self._most_envs = max(self._envs, *(commit.num_envs for commit in records), 1)
+            self._begin(max(self._writer.limiter, NO_START, *(commit.limiter for commit in records)))
+            self._largest = (2 * self._band - self._most_envs * self._rate) // self._unit
+            """The largest batch: with a larger one, both sides could wait for each other."""
 
     def _begin(self, newest: LimiterStart) -> None:
         """Go by the newest start if it is of this ratio; where there is none, begin now."""

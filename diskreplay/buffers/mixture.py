@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from diskreplay.buffers.checkpointed import Checkpointed
 from diskreplay.buffers.joining import Joint
 from diskreplay.buffers.loader import Loader, endless, loading
-from diskreplay.buffers.opening import find_checkpoint, written_stream
+from diskreplay.buffers.opening import find_checkpoint, located, written_stream
 from diskreplay.buffers.owners import store_key
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.buffers.state import resume_sampler
+from diskreplay.buffers.state import resumption
 from diskreplay.buffers.stored import Restored
 from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.checks import check_array, check_count
@@ -38,7 +38,6 @@ from diskreplay.engine.hooks import State
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.interrupts import Lock, held_back
 from diskreplay.reading.reads import Reads
-from diskreplay.remote import locate_store, named
 from diskreplay.sampling import shares
 from diskreplay.sampling.composed import has_priorities, with_parts
 from diskreplay.sampling.groups import Groups
@@ -46,7 +45,7 @@ from diskreplay.sampling.window import Prioritized, checked_updates
 from diskreplay.schema.columns import RECORDED, REWARD
 from diskreplay.schema.ids import Ids, checked_ids
 from diskreplay.schema.ragged import Forms, Lists, Padded, pads_left
-from diskreplay.storage.paths import PathLike
+from diskreplay.storage.paths import PathLike, named
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.batch import SomeBatch
 
@@ -132,7 +131,7 @@ class Mixture(Subscripted, Checkpointed, Generic[SomeBatch]):
         if not isinstance(parts, list | tuple) or not 1 <= len(parts) <= MAX_PARTS:
             raise InputError(f"parts must be a list of 1 to {MAX_PARTS} paths, got {parts!r:.200}")
         wanted = [_checked_part(part) for part in parts]
-        written = [(path, options) for path, options in wanted if options.get("mode", "r+") == "r+"]
+        written = [(path, options) for path, options in wanted if options["mode"] == "r+"]
         cut = _find(written, checkpoint, or_last_commit) if checkpoint is not None else None
         state = None if cut is None else _stored(cut, wanted)
         keeper = _store(*written[0]) if written else None
@@ -144,7 +143,7 @@ class Mixture(Subscripted, Checkpointed, Generic[SomeBatch]):
         with contextlib.ExitStack() as opened:
             buffers = []
             for path, options in wanted:
-                if cut is not None and options.get("mode", "r+") == "r+":
+                if cut is not None and options["mode"] == "r+":
                     options = {**options, "checkpoint": cut.name}
                 buffers.append(opened.enter_context(buffer.open(path, **options)))
             mixture = cls(buffers, state[FRACTIONS] if fractions is None and state is not None else fractions)
@@ -262,7 +261,7 @@ class Mixture(Subscripted, Checkpointed, Generic[SomeBatch]):
         for part, here in given:
             with part.engine.lock:
                 part.engine.check_open()
-                part.draws.check_given(own[here])
+                part.engine.streams.check_given(part.view, own[here])
         with held_back():
             for part, here in given:
                 if here.any():
@@ -482,17 +481,18 @@ def _checked_part(part: PartToOpen) -> tuple[str, dict[str, Any]]:
     path, options = part if isinstance(part, tuple) else (part, {})
     if not isinstance(options, Mapping):
         raise InputError(f"a part must be a path, or a path and a dict of options, got {part!r:.200}")
-    if "checkpoint" in options and options.get("mode", "r+") == "r+":
+    options = {"mode": "r+", **options}
+    if "checkpoint" in options and options["mode"] == "r+":
         raise InputError("a part that is written is opened at the mixture's checkpoint: Mixture.open(checkpoint=name)")
     return named(path), dict(options)
 
 
 def _store(path: str, options: Mapping[str, Any]) -> Store:
-    return Store(*locate_store(path, options.get("files"), options.get("mirror"), options.get("mirror_bytes")))
+    return Store(*located(path, options))
 
 
 def _stream(store: Store, options: Mapping[str, Any]) -> str | None:
-    return written_stream(store, options.get("mode", "r+"), options.get("stream"))
+    return written_stream(store, options["mode"], options.get("stream"))
 
 
 def _key(store: Store) -> str:
@@ -547,7 +547,7 @@ def _stored(cut: Checkpoint, wanted: Sequence[tuple[str, dict[str, Any]]]) -> di
             "of them"
         )
     for number, ((path, options), stored) in enumerate(zip(wanted, state[READ], strict=True)):
-        if (options.get("mode", "r+") == "r") != (stored is not None):
+        if (options["mode"] == "r") != (stored is not None):
             how = "read" if stored is not None else "written"
             raise InputError(f"at the checkpoint {cut.name!r} part {number}, {path!r}, was {how}; open it so")
         if stored is not None and (
@@ -581,8 +581,8 @@ def _restore_reader(
 ) -> None:
     """Give a part that is only read its random state, and its sampler's if that can be taken over."""
     with part.engine.lock:
-        resumed = resume_sampler(part.sampler, part.view, stored, lambda: arrays, f"the state of checkpoint {name!r}")
-        if resumed and isinstance(part.sampler, Prioritized):
+        resume = resumption(part.sampler, part.view, stored, lambda: arrays, f"the state of checkpoint {name!r}")
+        if resume() and isinstance(part.sampler, Prioritized):
             for stream in part.engine.streams:
                 was = stored["timelines"].get(str(stream.log.stream))
                 if was is not None and was != stream.disk.commit_record.timeline:

@@ -12,13 +12,7 @@ from diskreplay.buffers import multi_agent_layout as layout
 from diskreplay.buffers.multi_agent_view import AgentsView, MultiAgentBatch, MultiAgentRolloutBatch, fields_of_agents
 from diskreplay.buffers.on_policy import AGENTS_ROLLOUT, FINAL_VALUE, LOG_PROB, VALUE, OnPolicyBuffer
 from diskreplay.buffers.opening import Asked
-from diskreplay.buffers.options import (
-    AgentsCreateOptions,
-    AgentsRolloutCreateOptions,
-    OpenOptions,
-    Space,
-    shared,
-)
+from diskreplay.buffers.options import AgentsCreateOptions, AgentsRolloutCreateOptions, OpenOptions, Space, shared
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import Array, check_share
 from diskreplay.engine.inputs import InputExceptions
@@ -27,7 +21,6 @@ from diskreplay.reading.samples import Samples
 from diskreplay.sampling.window import Sampler
 from diskreplay.schema.columns import Schema
 from diskreplay.storage.paths import PathLike
-from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views.delta_timestamps import DeltaTimestamps
 from diskreplay.views.view import View
 
@@ -40,13 +33,6 @@ class MultiAgentReplayBuffer(layout.AgentsStore, SampledBuffer[MultiAgentBatch])
 
     _ragged = False
     _exceptions = InputExceptions(alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
-
-    def __init__(
-        self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
-    ) -> None:
-        """Take a store and the ``options`` of :class:`SampledBuffer`; users call :meth:`create` or :meth:`open`."""
-        self._agents = layout.from_json(store.settings.get(layout.KEY))
-        super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
 
     @classmethod
     @shared(AgentsCreateOptions)
@@ -169,13 +155,6 @@ class MultiAgentRolloutBuffer(layout.AgentsStore, OnPolicyBuffer[MultiAgentRollo
 
     _kind = AGENTS_ROLLOUT
     _exceptions = InputExceptions(unknown=FINAL_VALUE, alive=layout.AGENT_MASK, agents=layout.AGENTS_LEAF)
-
-    def __init__(
-        self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
-    ) -> None:
-        """Take a store and the ``options`` of :class:`StoredBuffer`; users call :meth:`create` or :meth:`open`."""
-        self._agents = layout.from_json(self._stored_settings(store.settings).get(layout.KEY))
-        super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
 
     @classmethod
     @shared(AgentsRolloutCreateOptions)

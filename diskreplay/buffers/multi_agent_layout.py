@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,8 +20,10 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from diskreplay.buffers.on_policy import AGENTS_ROLLOUT
 from diskreplay.buffers.options import Space
 from diskreplay.checks import check_array, check_count, check_flag
+from diskreplay.engine.engine import Engine
 from diskreplay.engine.inputs import rounded
 from diskreplay.errors import InputError, NotAStoreError, SchemaError
 from diskreplay.schema.columns import Schema
@@ -168,8 +171,13 @@ def _of_all(space: gymnasium.Space[Any], count: int) -> gymnasium.Space[Any]:
 class AgentsStore:
     """The facts that the buffers of several agents share."""
 
-    _agents: Agents
+    engine: Engine
     schema: Schema
+
+    @functools.cached_property
+    def _agents(self) -> Agents:
+        settings = self.engine.store.settings
+        return from_json(settings.get(AGENTS_ROLLOUT, settings).get(KEY))
 
     @property
     def n_agents(self) -> int:

@@ -107,7 +107,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         self, store: Store, *, stream: str | None, checkpoint: Checkpoint | None = None, **options: Any
     ) -> None:
         """Take a store and the ``options`` of :class:`StoredBuffer`; users call :meth:`create` or :meth:`open`."""
-        self._settings = self._stored_settings(store.settings)
+        self._settings: Mapping[str, Any] = store.settings[self._kind]
         super().__init__(store, stream=stream, checkpoint=checkpoint, **options)
         self._computed = Estimates(self.engine)
         self.engine.hooks.append(self._computed)
@@ -115,15 +115,9 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
             self._restore(store.read_arrays(checkpoint), checkpoint.name)
 
     @classmethod
-    def _stored_settings(cls, stored: Mapping[str, Any]) -> Mapping[str, Any]:
-        settings = stored.get(cls._kind)
-        if not isinstance(settings, dict):
-            raise NotAStoreError(f"the store was not made by {cls.__name__}; open it with the class that made it")
-        return settings
-
-    @classmethod
     def _kept(cls, schema: Any, stored: Mapping[str, Any], *more: Any) -> dict[str, Any]:
-        cls._stored_settings(stored)
+        if not isinstance(stored.get(cls._kind), dict):
+            raise NotAStoreError(f"the store was not made by {cls.__name__}; open it with the class that made it")
         return {}
 
     @classmethod
@@ -202,7 +196,7 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
     @property
     def _estimates(self) -> dict[str, Array]:
         """The advantages and returns of the rows that are held, empty if they are not computed."""
-        return {} if self.engine.closed else self._computed.of(self._stream)
+        return {} if self.engine.gate.closed else self._computed.of(self._stream)
 
     @property
     def _stream(self) -> OpenStream:
@@ -366,21 +360,25 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
                 None.
         """
         length = self.steps if max_length is None else check_count("max_length", max_length)
-        return self._batches(self._episode_ids, batch_size, epochs, drop_last, lambda ids: self._episodes(ids, length))
+
+        def read(ids: Ids) -> SomeBatch:
+            return self._read(ids, lambda: unroll(self.schema, [self._stream], ids, episode_stop, length))
+
+        return self._batches(self._episode_ids, batch_size, epochs, drop_last, read)
 
     def get(self, index: Any) -> SomeBatch:
         """Return the steps that ``index``, int64 ``(B,)``, names; raise StateError before :meth:`finish`."""
         ids = checked_ids(np.atleast_1d(check_array("index", index)))
-        with self.engine.lock:
-            self._check_finished()
+
+        def find() -> tuple[Samples, Array]:
             log = self._stream.log
             if not ((ids >= log.first_id) & (ids < log.stop_id)).all():
                 raise InputError(
                     "index names a step that is not in the rollout; give batch.index of one of its minibatches"
                 )
-            samples = Samples(self.schema, [self._stream], ids)
-            batch = self._batch(samples, ids, np.ones(len(ids), bool))
-        return self._ready(samples, batch)
+            return Samples(self.schema, [self._stream], ids), np.ones(len(ids), bool)
+
+        return self._read(ids, find)
 
     def _step_ids(self) -> Ids:
         log = self._stream.log
@@ -393,13 +391,6 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         rows, envs = log.locate(ids)
         begins: Ids = ids[log.begins(rows, envs) | (rows == log.begin)]
         return begins
-
-    def _episodes(self, ids: Ids, length: int) -> SomeBatch:
-        with self.engine.lock:
-            self._check_finished()
-            samples, mask = unroll(self.schema, [self._stream], ids, episode_stop, length)
-            batch = self._batch(samples, ids, mask)
-        return self._ready(samples, batch)
 
     def _batches(
         self, find: Callable[[], Ids], batch_size: int, epochs: int, drop_last: bool, read: Callable[[Ids], SomeBatch]
@@ -448,8 +439,12 @@ class OnPolicyBuffer(StoredBuffer, Generic[SomeBatch]):
         split_fields = {name: map_arrays(split, value) for name, value in fields.items()}
         return {**split_fields, "index": ids, "mask": mask}
 
-    def _ready(self, samples: Samples, batch: SomeBatch) -> SomeBatch:
-        """Return the batch once everything is read."""
+    def _read(self, ids: Ids, find: Callable[[], tuple[Samples, Array]]) -> SomeBatch:
+        """Return the batch of the samples and the mask that ``find`` gives."""
+        with self.engine.lock:
+            self._check_finished()
+            samples, mask = find()
+            batch = self._batch(samples, ids, mask)
         samples.reads.finish()
         if not self.normalize_advantage:
             return batch

@@ -14,12 +14,12 @@ from diskreplay.engine.run import EngineOptions, engine_options
 from diskreplay.errors import CheckpointError, InputError, StoreExistsError, StoreNotFoundError
 from diskreplay.index import rewards
 from diskreplay.reading.open_stream import check_rewards
-from diskreplay.remote import ObjectStore, checked_url, claim_url, is_url, join_store, locate_store
 from diskreplay.schema.columns import Schema, refuse_ragged
 from diskreplay.schema.ragged import check_forms
 from diskreplay.schema.spec import build
+from diskreplay.storage.files import Files
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.paths import PathLike, full_path
+from diskreplay.storage.paths import PathLike, checked_url, full_path, is_url
 from diskreplay.storage.store import FIRST_STREAM, Checkpoint, Store, newest
 
 Asked = tuple[Sequence[Any], Mapping[str, Any], dict[str, Any]]
@@ -75,12 +75,7 @@ class Openable:
                 f"rows are added to a local store, which is pushed: create(path, ..., remote={checked_url(path)!r})"
             )
         stream = options["stream"] or FIRST_STREAM
-        objects = ObjectStore(run["remote"]) if run["remote"] is not None else None
-
-        def claim(document: dict[str, Any]) -> None:
-            if objects is not None:
-                claim_url(objects, document, stream)
-
+        claim = claimer(run["remote"], stream)
         files = options["files"] or LocalFiles()
         store = Store.create(full_path(path), files, schema, kept, stream, claim=claim)
         return cls(store, stream=stream, run=run, **{name: options[name] for name in cls._shown})
@@ -154,13 +149,15 @@ class Openable:
                 rewards.check_column(schema, reward_column)
             cls._kept(schema, stored, options, path)
 
-        full, files = locate_store(path, options["files"], options["mirror"], options["mirror_bytes"])
+        full, files = located(path, options)
         try:
             store = Store(full, files)
         except StoreNotFoundError:
             new = checkpoint is None or (checkpoint == LATEST and options["or_last_commit"])
             if url is None or not new:
                 raise
+            from diskreplay.remote import ObjectStore, join_store
+
             joined = join_store(ObjectStore(url), full, files, stream, num_envs, capacity, check)
             if joined is None:
                 raise
@@ -200,6 +197,26 @@ class Openable:
             refuse_ragged(schema, "what opens the store here")
         else:
             check_forms(run["ragged"], schema.ragged)
+
+
+def claimer(url: str | None, stream: str) -> Callable[[dict[str, Any]], None]:
+    """Return a function that claims a URL, if there is one, for a store of the document it is given, and a stream."""
+    if url is None:
+        return lambda document: None
+    from diskreplay.remote import ObjectStore, claim_url
+
+    objects = ObjectStore(url)
+    return lambda document: claim_url(objects, document, stream)
+
+
+def located(path: PathLike, options: Mapping[str, Any]) -> tuple[str, Files]:
+    """Return the full path, or the URL, of a store, and its files; raise what ``remote.locate_store`` does."""
+    files, mirror, mirror_bytes = (options.get(name) for name in ("files", "mirror", "mirror_bytes"))
+    if not is_url(path) and mirror is None and mirror_bytes is None:
+        return full_path(path), files or LocalFiles()
+    from diskreplay.remote import locate_store
+
+    return locate_store(path, files, mirror, mirror_bytes)
 
 
 def close_writer(store: Store, stream: str) -> None:

@@ -6,6 +6,7 @@ It is free again when its buffer is closed: for the same store, whose priorities
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import NamedTuple
 
@@ -42,33 +43,28 @@ def check_free(sampler: Sampler | None, store: str | None, take_over: bool = Fal
         take_over: pass a sampler of an open buffer of the same store, which may be closed before it is taken.
     """
     for part in with_parts(sampler) if sampler is not None else ():
-        _check_free(part, store, take_over)
-
-
-def _check_free(sampler: Sampler, store: str | None, take_over: bool) -> None:
-    owned = _owned.get(id(sampler))
-    if not isinstance(sampler, Prioritized) or owned is None or owned.sampler() is not sampler:
-        return
-    engine = owned.engine()
-    if engine is not None and not engine.closed and not (take_over and owned.store == store):
-        raise InputError(
-            f"{sampler!r} holds the priorities of the open buffer {engine.path!r}; give each buffer one of its own"
-        )
-    if owned.store != store and not sampler.is_new:
-        raise InputError(
-            f"{sampler!r} still holds the priorities of another store, whose buffer was closed; give a new one, or "
-            "call its clear() before"
-        )
+        owned = _owned.get(id(part))
+        if not isinstance(part, Prioritized) or owned is None or owned.sampler() is not part:
+            continue
+        engine = owned.engine()
+        if engine is not None and not engine.gate.closed and not (take_over and owned.store == store):
+            raise InputError(
+                f"{part!r} holds the priorities of the open buffer {engine.path!r}; give each buffer one of its own"
+            )
+        if owned.store != store and not part.is_new:
+            raise InputError(
+                f"{part!r} still holds the priorities of another store, whose buffer was closed; give a new one, or "
+                "call its clear() before"
+            )
 
 
 def take(sampler: Sampler, engine: Engine) -> None:
     """Make an open store the one that a sampler belongs to."""
     for part in with_parts(sampler):
         if isinstance(part, Prioritized):
-            _take(part, engine)
+            gone = weakref.ref(part, functools.partial(_forget, id(part)))
+            _owned[id(part)] = Owned(gone, weakref.ref(engine), store_key(engine.schema, engine.path))
 
 
-def _take(sampler: Prioritized, engine: Engine) -> None:
-    key = id(sampler)
-    gone = weakref.ref(sampler, lambda _: _owned.pop(key, None))
-    _owned[key] = Owned(gone, weakref.ref(engine), store_key(engine.schema, engine.path))
+def _forget(key: int, gone: object) -> None:
+    _owned.pop(key, None)

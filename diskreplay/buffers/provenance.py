@@ -15,11 +15,10 @@ A store keeps such a mapping as it was given; nothing in it is needed to read ro
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -27,6 +26,8 @@ from gymnasium.envs.registration import EnvSpec
 from diskreplay.errors import InputError
 from diskreplay.storage.metadata import plain
 from diskreplay.storage.store import PROVENANCE
+
+Told = TypeVar("Told")
 
 OF_VECTORS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 """The arguments that ``gymnasium.make_vec`` adds to a specification and ``gymnasium.make`` does not take."""
@@ -67,15 +68,15 @@ def provenance(env: Any) -> dict[str, Any]:
     parts = getattr(env.unwrapped, "envs", None) if vector else None
     one: Any = parts[0] if isinstance(parts, list | tuple) and parts else env
     inner: Any = getattr(one, "unwrapped", one)
-    spec, name = _spec(one, inner)
+    spec, name = _tried(lambda: _spec(one, inner)) or (None, None)
     if vector and one is env and spec is not None:
         own = {name: value for name, value in spec.kwargs.items() if name not in OF_VECTORS}
         spec = dataclasses.replace(spec, kwargs=own)
     found: dict[str, Any] = {"env_id": name or f"{type(inner).__module__}:{type(inner).__qualname__}"}
-    document = None if spec is None else _document(spec)
+    document = None if spec is None else _tried(lambda: plain("env_spec", json.loads(spec.to_json())))
     if document is not None:
         found["env_spec"] = document
-    meanings = _action_meanings(inner)
+    meanings = _tried(lambda: [str(each) for each in inner.get_action_meanings()])
     if meanings and inner.action_space == one.action_space:
         found["action_meanings"] = meanings
     if vector:
@@ -83,36 +84,27 @@ def provenance(env: Any) -> dict[str, Any]:
     return {**found, "versions": _versions(inner, spec)}
 
 
-def _spec(env: Any, inner: Any) -> tuple[EnvSpec | None, str | None]:
-    """Return the specification if it is one of Gymnasium's, and its id; EnvPool and others have their own classes."""
+def _tried(ask: Callable[[], Told]) -> Told | None:
+    """Return what code of the environment's own tells; None if it raises, which must not keep anyone from recording."""
     try:
-        spec = getattr(inner, "spec", None)
-        if spec is None or isinstance(spec, EnvSpec):  # the wrappers' own has them, too
-            spec = getattr(env, "spec", None)
-        name = getattr(spec, "id", None)
-        known = plain("env_id", {"id": name})["id"] if isinstance(name, str) else None
-    except Exception:  # code of the environment's own: it must not keep anyone from recording
-        return None, None
-    return spec if isinstance(spec, EnvSpec) else None, known
-
-
-def _action_meanings(env: Any) -> list[str]:
-    """Return what each action does, as Atari environments tell it, or nothing if that is not told."""
-    try:
-        return [str(one) for one in env.get_action_meanings()]
-    except Exception:  # code of the environment's own: it must not keep anyone from recording
-        return []
-
-
-def _document(spec: EnvSpec) -> dict[str, Any] | None:
-    """Return the specification as JSON, or None if an argument of the environment or of a wrapper is not JSON."""
-    try:
-        return plain("env_spec", json.loads(spec.to_json()))
-    except Exception:  # whatever an argument of the environment's raises
+        return ask()
+    except Exception:
         return None
 
 
+def _spec(env: Any, inner: Any) -> tuple[EnvSpec | None, str | None]:
+    """Return the specification if it is one of Gymnasium's, and its id; EnvPool and others have their own classes."""
+    spec = getattr(inner, "spec", None)
+    if spec is None or isinstance(spec, EnvSpec):  # the wrappers' own has them, too
+        spec = getattr(env, "spec", None)
+    name = getattr(spec, "id", None)
+    known = plain("env_id", {"id": name})["id"] if isinstance(name, str) else None
+    return spec if isinstance(spec, EnvSpec) else None, known
+
+
 def _versions(env: Any, spec: EnvSpec | None) -> dict[str, str]:
+    import importlib.metadata  # which imports much, and few programs ask
+
     modules = [kind.__module__ for kind in type(env).__mro__]
     modules += [wrapper.entry_point for wrapper in spec.additional_wrappers] if spec else []
     packages = ["gymnasium", "diskreplay", *(module.partition(".")[0] for module in modules)]

@@ -6,12 +6,7 @@ from typing import Any, Unpack
 
 from typing_extensions import TypeVar
 
-from diskreplay.buffers.options import (
-    ReplayCreateOptions,
-    ReplayOpenOptions,
-    Space,
-    shared,
-)
+from diskreplay.buffers.options import ReplayCreateOptions, ReplayOpenOptions, Space, shared
 from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.sampling.window import Sampler
 from diskreplay.storage.paths import PathLike

@@ -8,11 +8,8 @@ of the true final one where the step is a *cut* (terminated, truncated, or the n
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from diskreplay.checks import Array
-
-Floats = NDArray[np.float64]
+from diskreplay.checks import Array, Floats
 
 
 def gae(

@@ -15,24 +15,15 @@ from diskreplay.buffers.loader import MOST_BEGUN, Loader, begun_ahead, endless, 
 from diskreplay.buffers.passes import Passes
 from diskreplay.buffers.saved_sampler import SavedSampler
 from diskreplay.buffers.selection import Selection
-from diskreplay.buffers.state import (
-    UPDATED,
-    check_items,
-    restore_sampler,
-    resumption,
-    sampler_facts,
-    settings,
-)
+from diskreplay.buffers.state import UPDATED, check_items, restore_sampler, resumption, sampler_facts, settings
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import check_array, check_count
 from diskreplay.errors import DiskReplayError
 from diskreplay.index.log import NOW
-from diskreplay.remote import named
-from diskreplay.sampling.registry import prepare
 from diskreplay.sampling.window import Prioritized, Sampler
 from diskreplay.schema.columns import Schema
 from diskreplay.schema.ids import checked_ids
-from diskreplay.storage.paths import PathLike
+from diskreplay.storage.paths import PathLike, named
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.views import notebooks
 from diskreplay.views.batch import SomeBatch
@@ -59,7 +50,6 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         owners.check_free(sampler, owners.store_key(store.schema, store.path))
         state = checkpoint.state if checkpoint else {}
         view, drawing = settings(store.schema, {**store.settings, **state}, view, given := sampler)
-        prepare(drawing)
         priorities = drawing if isinstance(drawing, Prioritized) else None
         resume: Callable[[], object] | None = None
         if checkpoint and given is None:
@@ -170,8 +160,13 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
             NotEnoughDataError: when fewer are in the buffer.
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
-        batch_size = check_count("batch_size", batch_size)
         engine, draws = self.engine, self.draws
+        made = draws.at_once(batch_size) if within is None else None
+        if isinstance(made, tuple):
+            return engine.read(draws.draft_drawn, [made], batch_size)
+        if made is not None:
+            return made
+        batch_size = check_count("batch_size", batch_size)
         if within is not None:
             return engine.read(draws.draft_within, batch_size, within)
         return engine.read(draws.draft, batch_size)
@@ -201,6 +196,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         Raises InputError, with no priority changed, where a priority is not finite, an index names no transition, or
         the sampler has no priorities.
         """
+        if self.draws.update_at_once(index, priorities):
+            return
         with self.engine.lock:
             self.engine.check_open()
             self.draws.update(index, priorities)

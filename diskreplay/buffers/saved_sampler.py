@@ -19,7 +19,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from diskreplay.buffers.draws import Draws
-from diskreplay.buffers.state import UPDATED, begins_anew, resume_sampler
+from diskreplay.buffers.state import UPDATED, begins_anew, resumption
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.hooks import State
 from diskreplay.errors import CorruptionError
@@ -53,7 +53,7 @@ class SavedSampler:
         self._saves = priorities or draws.counting is not None
         self.found: Checkpoint | None = None
         what = "the priorities that were there" if priorities else "the counts of draws that were there"
-        take = take and self._saves and not draws.updated
+        take = take and self._saves and not draws.told.updated
         marks = self._saves
         try:
             there = saved_state.read(writer.files, writer.path)
@@ -79,8 +79,8 @@ class SavedSampler:
             return "rows were committed since they were kept, by a program that kept none, or the stream went back"
         if take:
             arrays = functools.partial(saved_state.read_arrays, self._writer.files, self._writer.path, there)
-            taken = resume_sampler(draws.sampler, draws.view, there.state, arrays, what)
-            draws.updated = taken and there.state.get(UPDATED, True)
+            taken = resumption(draws.sampler, draws.view, there.state, arrays, what)()
+            draws.told.updated = taken and there.state.get(UPDATED, True)
         return ""
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -100,7 +100,7 @@ class SavedSampler:
             there = self.found
             if there is not None and saved_state.rows(there.cut) != saved_state.rows(cut):
                 there = None
-            if companion is not None or (draws.updated and (draws.unsaved or there is None)):
+            if companion is not None or (draws.told.updated and (draws.told.unsaved or there is None)):
                 try:
                     state, arrays = _state(engine)
                     there = saved_state.new(writer, state, arrays, cut)
@@ -108,8 +108,8 @@ class SavedSampler:
                     raise
                 except Exception as error:  # of a sampler's own code, which must not keep the store from being closed
                     return f"the state of {draws.sampler!r} is not kept: {error!r}"
-            draws.unsaved = False
-            engine.closed = closing  # what a thread draws or updates from now on would not be kept: it is told so
+            draws.told.unsaved = False
+            engine.gate.closed = closing  # what a thread draws or updates from now on would not be kept: it is told so
         try:
             with engine.write_lock.exclusive:
                 if there is None and self._saves:
@@ -117,7 +117,7 @@ class SavedSampler:
                 elif there is not None and (self._saves or companion is not None):
                     saved_state.replace(writer, there, arrays)
         except BaseException:  # it stays open, to be closed again
-            engine.closed, draws.unsaved = False, True
+            engine.gate.closed, draws.told.unsaved = False, True
             raise
         self.found = there
         return ""

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.errors import NotEnoughDataError
 from diskreplay.index.episodes import Episode, EpisodeTable, listed
 from diskreplay.index.selecting import chosen_rows, refuse_columns
 from diskreplay.index.where import Where
 from diskreplay.reading.open_stream import OpenStream
-from diskreplay.sampling.selected import Ranges
+from diskreplay.sampling.ranges import Ranges
+from diskreplay.sampling.window import Standings
 from diskreplay.schema.ids import Ids, pack, stream_of
 
 
@@ -65,6 +67,13 @@ class Selection:
         known = self._timelines
         found = sum(known.get(one.log.stream) == (one.disk.path, _timeline(one)) for one in streams)
         return found == len(known)
+
+    def draw(self, rng: np.random.Generator, standing: Standings, size: int) -> Ids:
+        """Return ids of its transitions that can be sampled now, each with the same probability."""
+        if not self.ranges.count:
+            raise NotEnoughDataError("no transition is selected; select with another condition")
+        lacking = "what was selected has left the window, or cannot be sampled yet: select anew"
+        return self.ranges.sample(rng, standing, size, lacking)
 
     def holds(self, ids: Ids) -> NDArray[np.bool_]:
         """Tell which ids are those of its transitions."""

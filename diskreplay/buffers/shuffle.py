@@ -14,8 +14,8 @@ So neighbours in time stand in one round, but each round mixes the whole log, an
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,10 @@ from diskreplay.engine.engine import Engine
 from diskreplay.errors import CorruptionError
 from diskreplay.index.log import NOW
 from diskreplay.reading import gather
+from diskreplay.reading.addresses import Addresses
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
-from diskreplay.reading.tables import Tables
 from diskreplay.schema.columns import Schema
 from diskreplay.schema.ids import Ids, pack, stream_of
 from diskreplay.storage.column import ColumnReader
@@ -43,8 +43,7 @@ SMALL_CHUNK_ROWS = 1024
 """The number of rows that a cursor moves on by when no column is on disk alone."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Cursor:
+class Cursor(NamedTuple):
     """Rows ``[row, stop)`` of one environment of a stream that are still to be given out."""
 
     stream: int
@@ -80,7 +79,7 @@ class Pass(Iterator[SomeBatch]):
         self._pool = ChunkCache(POOL_SLACK * pool_bytes + POOL_SPARE_BYTES)
         self._seen: Sequence[OpenStream] = ()
         self._over_pool: Sequence[OpenStream] = ()
-        self._tables: Tables | None = None
+        self._addresses: Addresses | None = None
         self._view = view
         self._batch_size = batch_size
         self._drop_last = drop_last
@@ -119,7 +118,7 @@ class Pass(Iterator[SomeBatch]):
         if list(seen) != list(self._seen):
             self._pool = ChunkCache(self._pool.budget_bytes)  # the old chunks of streams opened anew would stay in it
             self._over_pool = [stream.with_cache(self._pool) for stream in seen]
-            self._tables = Tables(self._over_pool)
+            self._addresses = Addresses(self._over_pool)
             self._seen = seen
         return self._over_pool
 
@@ -132,15 +131,17 @@ class Pass(Iterator[SomeBatch]):
             ids = np.concatenate([cursor.ids_to(row) for cursor, row in zip(cursors, rows, strict=True)])
             if self._among is not None:
                 ids = ids[self._among(ids)]
-            waiting = np.concatenate([waiting, _shuffled(streams, ids, self._view, engine.rng)])
+            ids = ids[in_windows(streams, ids)]
+            items = ids[engine.streams.standing(self._view, ids) == NOW]
+            waiting = np.concatenate([waiting, engine.rng.permutation(items)])
             with contextlib.suppress(CorruptionError):  # the batch that needs it will say so
                 _load(self._pool, streams, waiting, engine.schema, self._view)
-        moved = [dataclasses.replace(cursor, row=row) for cursor, row in zip(cursors, rows, strict=True)]
+        moved = [cursor._replace(row=row) for cursor, row in zip(cursors, rows, strict=True)]
         return [cursor for cursor in moved if cursor.row < cursor.stop], waiting
 
     def _draft(self, ids: Ids, reads: Reads) -> SomeBatch:
         """Return the batch of those of the ids that have not left the window."""
-        streams, reads.tables = self._pooled(), self._tables
+        streams, reads.addresses = self._pooled(), self._addresses
         present = ids[in_windows(streams, ids)]
         weight = np.ones(len(present), np.float32)
         return self._view.draft(self._engine.schema, streams, present, weight, self._engine.rng, reads)
@@ -159,16 +160,6 @@ def _cut(streams: Sequence[OpenStream], rng: np.random.Generator, count: int, ch
                 if row < stop:
                     cursors.append(Cursor(stream.log.stream, stream.log.num_envs, env, row, stop))
     return cursors
-
-
-def _shuffled(streams: Sequence[OpenStream], ids: Ids, view: View, rng: np.random.Generator) -> Ids:
-    """Return those ids that are transitions of the window, permuted."""
-    ids = ids[in_windows(streams, ids)]
-    for stream in streams:
-        here = np.flatnonzero(stream_of(ids) == stream.log.stream)
-        good = view.standing(stream, ids[here]) == NOW
-        ids = np.delete(ids, here[~good])
-    return rng.permutation(ids)
 
 
 def in_windows(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool_]:

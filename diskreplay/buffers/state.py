@@ -9,14 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import check_key
-from diskreplay.errors import (
-    CorruptionError,
-    FormatVersionError,
-    InputError,
-    SamplerWarning,
-    SchemaError,
-    warn_outside,
-)
+from diskreplay.errors import CorruptionError, FormatVersionError, InputError, SamplerWarning, SchemaError, warn_outside
 from diskreplay.sampling import conforming
 from diskreplay.sampling import registry as samplers
 from diskreplay.sampling.uniform import Uniform
@@ -30,7 +23,7 @@ from diskreplay.views.view import Completes, View
 
 UPDATED = "updated"
 """The key that tells whether a sampler was ever given priorities; where it is missing, it may have been."""
-WRONG_STATE = (KeyError, TypeError, ValueError, AttributeError)
+WRONG_STATE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 """What a sampler's ``restore`` may raise where the state is none of its own."""
 NOT_TAKEN_OVER = "its priorities cannot be taken over: {}"
 
@@ -84,17 +77,6 @@ def sampler_state(sampler: Prioritized) -> tuple[dict[str, Any], dict[str, NDArr
     return plain(f"state of {sampler!r}", facts), dict(arrays)
 
 
-def resume_sampler(
-    sampler: Sampler, view: View, stored: Mapping[str, Any], arrays: Callable[[], dict[str, NDArray[Any]]], what: str
-) -> bool:
-    """Have a sampler go on from a stored state, or warn that it begins anew; return True if it goes on.
-
-    One without a state has nothing to go on with. One that was used before keeps what it knows. The arguments are those
-    of :func:`resumption`.
-    """
-    return resumption(sampler, view, stored, arrays, what)()
-
-
 def resumption(
     sampler: Sampler, view: View, stored: Mapping[str, Any], arrays: Callable[[], dict[str, NDArray[Any]]], what: str,
     *, anew: bool = False,
@@ -102,7 +84,7 @@ def resumption(
     """Read all that a sampler needs to go on from a stored state, and return a function that has it go on.
 
     Until that function is called the sampler stays as it is. It warns if the sampler begins anew, and returns True if
-    it goes on.
+    it goes on. A sampler without a state has nothing to go on with; one that was used before keeps what it knows.
 
     Args:
         sampler, view: the sampler and the view in use now.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import gymnasium
@@ -30,7 +30,7 @@ from diskreplay.index.where import Where
 from diskreplay.interrupts import undisturbed
 from diskreplay.schema.columns import Schema
 from diskreplay.storage.attachments import Given
-from diskreplay.storage.store import Checkpoint, Store
+from diskreplay.storage.store import Store
 from diskreplay.views import notebooks
 
 if TYPE_CHECKING:
@@ -67,27 +67,9 @@ class StoredBuffer(Openable, Subscripted):
             )
         return super().__new__(cls)
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        stream: str | None,
-        checkpoint: Checkpoint | None = None,
-        run: EngineOptions = DEFAULTS,
-        forget: Callable[[int], None] = lambda stream: None,
-        only_written: bool = False,
-        capacity: int | None = None,
-        reward_column: str | None = None,
-    ) -> None:
-        """Open the ``stream`` to write, or none; ``forget`` is told of a stream whose rows were taken back.
-
-        ``run``: the user's options of the engine. ``only_written``: open no other stream. ``capacity``: that the stream
-        to write is to have, if it has less. ``reward_column``: the column that is shown as the rewards.
-        """
-        self.engine = Engine(
-            store, run, stream=stream, checkpoint=checkpoint, exceptions=self._exceptions, forget=forget,
-            only_written=only_written, capacity=capacity, reward_column=reward_column,
-        )  # fmt: skip
+    def __init__(self, store: Store, *, run: EngineOptions = DEFAULTS, **options: Any) -> None:
+        """Open a store; ``run`` are the user's options of its engine, ``options`` its other arguments."""
+        self.engine = Engine(store, run, exceptions=self._exceptions, **options)
         forks.watch(self.engine)
         unclosed.watch(self, self.engine)
 
@@ -143,17 +125,17 @@ class StoredBuffer(Openable, Subscripted):
     def __len__(self) -> int:
         """Return the number of transitions in the windows of all streams; raise ClosedError after :meth:`close`."""
         with self.engine.lock:
-            if self.engine.closed:
+            if self.engine.gate.closed:
                 self.engine.check_open()
             return len(self.engine.checked_streams())
 
     def __repr__(self) -> str:
-        held = "closed" if self.engine.closed else f"{len(self):,} transitions"
+        held = "closed" if self.engine.gate.closed else f"{len(self):,} transitions"
         return f"<{type(self).__name__} {self.path!r}: {held}>"
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks: what the buffer holds, and thumbnails of observations that are pictures."""
-        if self.engine.closed:
+        if self.engine.gate.closed:
             return notebooks.heading(repr(self))
         facts, every = self.stats(), self.episodes
         done = [episode.total_reward for episode in every if episode.complete_start and episode.ended]

@@ -20,12 +20,11 @@ from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.checks import Array
 from diskreplay.compat.location import close_with
 from diskreplay.compat.ring import Ring
-from diskreplay.compat.stores import closed_on_failure
 from diskreplay.engine.generator import set_rng
 from diskreplay.errors import InputError
 from diskreplay.schema.ids import Ids
 
-STATE = "held"
+STATE, MARKS = "held", "marks"
 
 
 @dataclasses.dataclass
@@ -33,22 +32,22 @@ class RamState:
     """The state that a buffer has in RAM and that does not follow from its rows.
 
     Attributes:
-        marks: a number for each environment, such as ``start_ids``, int64.
         arrays: the arrays by group and name. Arrays of objects, and what is no numpy array, are not saved.
         fills: the value of an array's empty entries by its name; 0 if not named.
-        lasting: marks and groups of arrays that stay when the buffer is cleared.
+        lasting: groups of arrays that stay when the buffer is cleared.
     """
 
-    marks: dict[str, Ids] = dataclasses.field(default_factory=dict)
     arrays: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     fills: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     lasting: Collection[str] = ()
 
+    @property
+    def marks(self) -> dict[str, Ids]:
+        """The group of arrays that are a number for each environment, such as ``start_ids``, int64."""
+        return self.arrays[MARKS]
+
     def forget(self) -> None:
-        """Set marks back to 0, and make arrays anew."""
-        for name, values in self.marks.items():
-            if name not in self.lasting:
-                values[:] = 0
+        """Make arrays anew."""
         for group, found in self.arrays.items():
             for name, array in found.items() if group not in self.lasting else ():
                 if isinstance(array, np.ndarray):
@@ -56,14 +55,10 @@ class RamState:
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return facts for JSON, and arrays ``(n,)``."""
-        marks = {name: values.tolist() for name, values in self.marks.items()}
-        arrays = {f"{STATE}-{group}-{name}": values.ravel() for group, name, values in self._saved()}
-        return {"marks": marks}, arrays
+        return {}, {f"{STATE}-{group}-{name}": values.ravel() for group, name, values in self._saved()}
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         """Take over what :meth:`to_state` gave, for a buffer with the same arguments."""
-        for name, values in self.marks.items():
-            values[:] = facts["marks"][name]
         for group, name, values in self._saved():
             values[...] = arrays[f"{STATE}-{group}-{name}"].reshape(values.shape)
 
@@ -89,19 +84,16 @@ class AdapterState:
     """
 
     def __init__(self, buffer: SampledBuffer[Any], ram: RamState | None = None, ring: Ring | None = None) -> None:
-        self.buffer, self._ram = buffer, ram
+        self.buffer, self._ram = buffer, ram or RamState()
         self.ring = Ring(buffer) if ring is None else ring
 
-    @contextlib.contextmanager
-    def opening(self, owner: object) -> Iterator[None]:
-        """Run what is done until ``owner``, the other library's buffer, is ready.
+    def attach(self, owner: object) -> None:
+        """Have the buffer closed with ``owner``, the other library's, which is ready now; from here on closing saves.
 
-        Afterwards closing saves. What ends it half-way closes the store, and leaves what was saved before.
+        Before, closing leaves what was saved.
         """
-        with closed_on_failure(self.buffer):
-            yield
-            close_with(owner, self.buffer)
-            self.buffer.engine.companion = self
+        close_with(owner, self.buffer)
+        self.buffer.engine.companion = self
 
     # What is in RAM
 
@@ -109,13 +101,7 @@ class AdapterState:
     def ram(self) -> RamState:
         """The state in RAM; raises StateError if a change of it was cut short."""
         self.check_whole()
-        assert self._ram is not None
         return self._ram
-
-    def flushed(self) -> Ring:
-        """Return the ring after adding what waits in RAM."""
-        self.flush()
-        return self.ring
 
     def check_whole(self) -> None:
         """Raise StateError if a change was cut short, by a lack of memory or the like."""
@@ -136,11 +122,10 @@ class AdapterState:
     # As the buffer's companion
 
     def forget(self) -> None:
-        if self._ram is not None:
-            self._ram.forget()
+        self._ram.forget()
 
     def state(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        facts, arrays = self._ram.to_state() if self._ram else ({}, {})
+        facts, arrays = self._ram.to_state()
         return {STATE: {"ptr": self.ring.pos, **facts}}, arrays
 
     def save(self) -> None:
@@ -167,19 +152,16 @@ class AdapterState:
         assert saved is not None  # it writes
         found = saved.found if checkpoint is None else buffer.engine.store.checkpoint(checkpoint)
         held = None if found is None else found.state.get(STATE)
-        if found is None or held is None or (self._ram is not None and not held):
+        if found is None or not held:
             return False
-        if self._ram is not None:
-            arrays = saved.arrays() if checkpoint is None else buffer.engine.store.read_arrays(found)
-            try:
-                self._ram.restore(held, arrays)
-            except (KeyError, ValueError) as error:
-                raise InputError(
-                    f"the store at {buffer.path!r} was made by a buffer with other arguments: {error}; choose "
-                    "another path"
-                ) from error
-        if "ptr" in held:
-            self.ring.turn(held["ptr"])
+        arrays = saved.arrays() if checkpoint is None else buffer.engine.store.read_arrays(found)
+        try:
+            self._ram.restore(held, arrays)
+        except (KeyError, ValueError) as error:
+            raise InputError(
+                f"the store at {buffer.path!r} was made by a buffer with other arguments: {error}; choose another path"
+            ) from error
+        self.ring.turn(held["ptr"])
         if draws:
             set_rng(buffer.engine.rng, found.state, found.name)
         return True

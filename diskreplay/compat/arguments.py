@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,15 @@ MAPPINGS, SEQUENCES = (dict, Mapping), (list, tuple, Sequence)
 """The classes for ``isinstance``, which asks the abstract class last: that takes several times as long."""
 
 
-def number(what: str, value: Any, rule: str, kinds: str = "fiub") -> Any:
-    """Return one number as Python has it, of these kinds of dtypes; raise InputError, with the ``rule``, otherwise."""
+def number(
+    what: str, value: Any, rule: str, kinds: str = "fiub", allowed: Callable[[Any], bool] = lambda number: True
+) -> Any:
+    """Return one number as Python has it, of these kinds of dtypes, for which ``allowed`` is True.
+
+    Raises InputError, with the ``rule``, for anything else.
+    """
     found = check_array(what, value)
-    if found.size != 1 or found.dtype.kind not in kinds:
+    if found.size != 1 or found.dtype.kind not in kinds or not allowed(found.item()):
         raise InputError(f"{what} must be {rule}, got {value!r:.80}")
     return found.item()
 

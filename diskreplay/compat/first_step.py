@@ -39,15 +39,11 @@ class SharedStore:
         self.place = Location(path, self)
         self.store: Store | None = None
 
-    @property
-    def is_open(self) -> bool:
-        return self.store is not None and not self.store.engine.closed
-
     @classmethod
     def at(cls, path: PathLike | None) -> SharedStore:
         """One that is open, else a new one."""
         found = None if path is None else cls._all.get(full_path(path))
-        return found if found is not None and found.is_open else cls(path)
+        return cls(path) if found is None or found.store is None or found.store.engine.gate.closed else found
 
     def keep(self, store: Store) -> None:
         self.store = store

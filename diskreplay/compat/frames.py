@@ -160,7 +160,7 @@ class ReplayBuffer(OverStores):
         A newest frame whose next one is not known is dropped.
         """
         try:
-            newest = None if self.store is None or self.store.engine.closed else self._waiting()
+            newest = None if self.store is None or self.store.engine.gate.closed else self._waiting()
             if newest is not None and newest.ended:
                 self._append(newest, None)
         except DiskReplayError as error:
@@ -277,15 +277,10 @@ class ReplayBuffer(OverStores):
         if newest is None or number("idx", idx, "that of the newest frame", "iu") != newest.row % self.size:
             which = "is none yet" if newest is None else f"is {newest.row % self.size}"
             raise InputError(f"idx must be that of the newest frame, which {which}, got {idx!r}")
-        chosen, ended = number("action", action, "an int32", "iub"), number("done", done, "a bool")
-        value = number("reward", reward, "a finite float32")
-        most = np.iinfo(np.int32).max
-        if not -most <= chosen <= most:
-            raise InputError(f"action must be an int32, got {action!r}")
-        if not abs(value) <= float(np.finfo(np.float32).max):
-            raise InputError(f"reward must be a finite float32, got {reward!r}")
-        if ended not in (0, 1):
-            raise InputError(f"done must be a bool, got {done!r}")
+        most, largest = np.iinfo(np.int32).max, float(np.finfo(np.float32).max)
+        chosen = number("action", action, "an int32", "iub", lambda number: -most <= number <= most)
+        value = number("reward", reward, "a finite float32", allowed=lambda number: abs(number) <= largest)
+        ended = number("done", done, "a bool", allowed=(0, 1).__contains__)
         effect = np.int32(chosen), np.float32(value), bool(ended)
         self._newest = dataclasses.replace(newest, effect=effect)
 

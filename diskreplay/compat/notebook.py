@@ -31,7 +31,7 @@ from diskreplay.compat.arguments import number
 from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.location import Location
 from diskreplay.compat.rows import read_once, window
-from diskreplay.compat.stores import open_or_create
+from diskreplay.compat.stores import closed_on_failure, open_or_create
 from diskreplay.engine.inputs import check_range
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
@@ -39,7 +39,7 @@ from diskreplay.interrupts import uninterrupted
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.sampling.window import Prioritized, Sampler
+from diskreplay.sampling.window import Sampler
 from diskreplay.schema.spaces import unbounded
 from diskreplay.storage.paths import PathLike
 from diskreplay.views.batch import Batch
@@ -165,12 +165,7 @@ class _PendingErrors(AdapterState):
     def values(self) -> NDArray[np.float64]:
         """Return what the sampler's index holds for each row: ``p^alpha``, or TD errors if ranks count."""
         self.flush()
-        with self.buffer.engine.lock:
-            sampler_draws.probabilities(self.buffer, np.empty(0, np.int64))  # shows the sampler the newest rows
-            sampler = self.buffer.sampler
-            assert isinstance(sampler, Prioritized)
-            _, arrays = sampler.state()
-        return next(array for name, array in arrays.items() if name != "waiting")
+        return sampler_draws.priorities(self.buffer)
 
 
 class Replay_Buffer(OverStores):
@@ -227,20 +222,15 @@ class Replay_Buffer(OverStores):
             create = {**facts, "observation_space": space, "action_space": _actions(action.shape)}
         seed = random.getrandbits(31) if self._seed is None else self._seed
         store = open_or_create(ReplayBuffer, self._place, self._options, create, facts, view=Transition(), seed=seed)
-        adapter = _PendingErrors(store)
-        try:
-            with adapter.opening(self):
-                schema = store.schema
-                box = isinstance(schema.observation_space, spaces.Box)
-                if not box or schema.action_space != _actions(schema.action_space.shape or ()):
-                    raise InputError(f"the store at {store.path!r} is of another buffer; choose another path")
-                adapter.restore(draws=self._seed is None)
-                self._adapter, self.store = adapter, store
-        except BaseException:  # it is closed: the next call opens it again
-            self.store = None
-            raise
+        with closed_on_failure(store):
+            schema, adapter = store.schema, _PendingErrors(store)
+            box = isinstance(schema.observation_space, spaces.Box)
+            if not box or schema.action_space != _actions(schema.action_space.shape or ()):
+                raise InputError(f"the store at {store.path!r} is of another buffer; choose another path")
+            adapter.restore(draws=self._seed is None)
+            adapter.attach(self)
+        self._adapter, self.store = adapter, store
 
-    @property
     def _opened(self) -> ReplayBuffer:
         if self.store is None:
             raise StateError("there is no transition yet; remember one")
@@ -248,8 +238,7 @@ class Replay_Buffer(OverStores):
 
     def commit(self) -> None:
         """Make everything durable, priorities too."""
-        if self.store is None:
-            raise StateError("there is no transition yet; remember one")
+        self._opened()
         self._adapter.save()
 
     # The ring
@@ -265,7 +254,7 @@ class Replay_Buffer(OverStores):
     def _at(self, place: int) -> Transition5 | None:
         if place >= len(self):
             return None
-        batch = self._opened.get([self._newest(place)])
+        batch = self._opened().get([self._newest(place)])
         return batch.obs[0], batch.action[0], batch.reward[0], batch.next_obs[0], bool(batch.terminated[0])
 
     def __len__(self) -> int:
@@ -296,11 +285,8 @@ class Replay_Buffer(OverStores):
                 "reward, next_state, done"
             )
         chosen = _whole("action", action)
-        value, over = number("reward", reward, "one finite number"), number("done", done, "True or False")
-        if not abs(value) <= MOST_REWARD:
-            raise InputError(f"reward must be one finite number, got {reward!r}")
-        if over not in (0, 1):
-            raise InputError(f"done must be True or False, got {done!r}")
+        value = number("reward", reward, "one finite number", allowed=lambda number: abs(number) <= MOST_REWARD)
+        over = number("done", done, "True or False", allowed=(0, 1).__contains__)
         dtype = np.dtype(np.uint8) if all(array.dtype == np.uint8 for array in given) else np.dtype(np.float32)
         if self.store is not None:
             dtype = self.store.schema.obs_columns[0].dtype
@@ -313,7 +299,7 @@ class Replay_Buffer(OverStores):
         if self.store is None:
             self._open(states[0], chosen)
         self._before()
-        self._opened.add(states[0], chosen, np.float32(value), states[1], bool(over), False)
+        self._opened().add(states[0], chosen, np.float32(value), states[1], bool(over), False)
 
     def _before(self) -> None:
         """Prepare for a transition that is about to be stored."""
@@ -334,7 +320,7 @@ class Replay_Buffer(OverStores):
         k = check_count("k", k)
         if k > len(self):
             raise NotEnoughDataError(f"sample({k}): the buffer holds {len(self)} transitions; remember more")
-        return tuple(_fields(tensor, self._opened.get(sampler_draws.draw_unique(self._opened, k))))
+        return tuple(_fields(tensor, self._opened().get(sampler_draws.draw_unique(self._opened(), k))))
 
 
 class _PrioritisedBuffer(Replay_Buffer):
@@ -357,7 +343,7 @@ class _PrioritisedBuffer(Replay_Buffer):
         return self._alpha
 
     def _draw(self, size: int, tensor: Any) -> Any:
-        store = self._opened
+        store = self._opened()
         self._adapter.flush()
         ids, _ = sampler_draws.draw(store, size)
         places: list[int] = (ids % self.capacity).tolist()
@@ -375,12 +361,8 @@ class _PrioritisedBuffer(Replay_Buffer):
 
         Raises InputError, with nothing changed, where no transition is there or the error is not finite.
         """
-        value, at = (
-            number("error", error, "a finite number", "fiu"),
-            number("index", index, "that of a transition", "iu"),
-        )
-        if not abs(value) <= MOST_ERROR:
-            raise InputError(f"error must be a finite number, got {error!r}")
+        value = number("error", error, "a finite number", "fiu", lambda number: abs(number) <= MOST_ERROR)
+        at = number("index", index, "that of a transition", "iu")
         if not 0 <= at < len(self):
             raise InputError(f"index must be that of a transition, 0 to {len(self) - 1}, got {index!r}")
         self._adapter.give(self._drawn.get(at, self._newest(at)), abs(float(value)))
@@ -402,14 +384,14 @@ class Proportion_Replay_Buffer(_PrioritisedBuffer):
         return Proportional(alpha=self._alpha, epsilon=self._epsilon)
 
     def _before(self) -> None:
-        self._adapter.give(window(self._opened).end, abs(self.default))
+        self._adapter.give(self.ind_max, abs(self.default))
 
     @property
     def weights(self) -> SumTree:
         """The weights as of now, by place; a change of the tree changes nothing here."""
         tree = SumTree(self.capacity)
         if len(self):
-            ids = np.arange(*window(self._opened))
+            ids = np.arange(*window(self._opened()))
             leaves = np.zeros(self.capacity)
             leaves[ids % self.capacity] = self._adapter.values()
             tree.vals[self.capacity - 1 :] = leaves.tolist()
@@ -473,7 +455,7 @@ class Rank_Replay_Buffer(_PrioritisedBuffer):
         if not len(self):
             return []
         errors = self._adapter.values()
-        ids = np.arange(*window(self._opened))
+        ids = np.arange(*window(self._opened()))
         order = np.lexsort((-ids, -errors))
         return list(zip((-errors[order]).tolist(), (ids[order] % self.capacity).tolist(), strict=True))
 

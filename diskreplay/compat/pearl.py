@@ -77,15 +77,8 @@ class Trajectories:
     dones: Any
 
 
-@dataclasses.dataclass
-class DictTrajectories:
+class DictTrajectories(Trajectories):
     """Trajectories whose observations are dicts with ``observation`` and ``desired_goal``."""
-
-    observations: dict[str, Any]
-    actions: Any
-    rewards: Any
-    next_observations: dict[str, Any]
-    dones: Any
 
 
 class BaseBuffer(ABC):

@@ -24,6 +24,7 @@ from diskreplay.compat.arguments import stacked
 from diskreplay.compat.disk_array import DiskArray, Shape
 from diskreplay.compat.rows import RowWindow, ids_of, rows_of_window, single_steps, window
 from diskreplay.schema.ids import Ids
+from diskreplay.views.batch import map_arrays
 
 Part = tuple[str, ...] | Callable[[Any], Any]
 
@@ -77,14 +78,9 @@ def look_up(batch: Any, part: Part) -> Any:
     return batch
 
 
-def each(table: Any, call: Callable[[Field], Any]) -> Any:
-    """Return what a function gives for each field of a table, in the table's place."""
-    return {key: each(part, call) for key, part in table.items()} if isinstance(table, Mapping) else call(table)
-
-
 def picked(table: Any, batch: Any) -> Any:
     """Return the fields of a table in a batch."""
-    return each(table, lambda field: field.of(batch))
+    return map_arrays(lambda field: field.of(batch), table)
 
 
 def nested(shape: Shape | dict[str, Shape], dtype: Any, *part: str) -> Any:
@@ -122,13 +118,13 @@ class Ring:
         if size is not None:
             self.size = size
         self._held, self._read = held or self._rows, read or self._steps
-        self._origin = 0
-        """The number of the entry at position 0, or of the one that would be there."""
         self.lay(store)
 
     def lay(self, store: SampledBuffer[Any] | None) -> None:
         """Lay the ring over a store."""
         self.store = store
+        self._origin = 0
+        """The number of the entry at position 0, or of the one that would be there."""
         if self._size is None:
             self.size = self._lead[self._axis] if store is None else rows_of_window(store)
         self._lead = self._lead or (self.size,)
@@ -207,7 +203,7 @@ class Ring:
                 return field.empty(*self._lead)
             return make(self._lead, field.shape, field.dtype, functools.partial(self._at, field))
 
-        return each(table, array)
+        return map_arrays(array, table)
 
     def _at(self, field: Field, places: Ids) -> Array:
         out, at = field.empty(len(places)), np.unravel_index(places, self._lead)

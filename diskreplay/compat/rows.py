@@ -81,7 +81,8 @@ def column(buffer: StoredBuffer, name: str, start: int, stop: int) -> Array:
         log, envs = written(buffer), buffer.num_envs
         if name in log.resident:
             return log.span(name, start, stop)
-        samples = Samples(buffer.schema, buffer.engine.streams.all, np.arange(start * envs, stop * envs))
+        ids = pack(log.stream, np.arange(start * envs, stop * envs), 0, 1)
+        samples = Samples(buffer.schema, buffer.engine.streams.all, ids)
         values = samples.values(next(column for column in buffer.schema.columns if column.name == name))
     samples.reads.finish()
     return values.reshape(stop - start, envs, *values.shape[1:])
@@ -137,8 +138,7 @@ def read_part(buffer: SampledBuffer[Any], ids: Ids, draft: Callable[[Samples], A
         buffer.engine.streams.check(buffer.view, ids)
         return draft(Samples(buffer.schema, buffer.engine.streams.all, ids, reads=reads))
 
-    found: Any = buffer.engine.read(part)
-    return cast(Array, found)
+    return cast(Array, buffer.engine.read(part))
 
 
 def read_pairs(
@@ -163,15 +163,16 @@ def read_pairs(
             if len(wanted) and wanted.min() < stream.log.begin:
                 raise EvictedError(f"row {wanted.min()} has left the window, which begins at {stream.log.begin}")
         schema = buffers[0].schema
-        samples = Samples(schema, streams[:1], np.empty(0, np.int64), size=size, reads=reads)
-        samples.groups = [
-            (stream, place, wanted, np.zeros(len(wanted), np.int64))
-            for stream, wanted, place in zip(streams, rows, places, strict=True)
-        ]
-        pairs = [samples.observe(leaf) for leaf in range(len(schema.stacks))]
+        parts = []
+        for stream, wanted in zip(streams, rows, strict=True):
+            samples = Samples(schema, [stream], pack(stream.log.stream, wanted, 0, 1), reads=reads)
+            parts.append([array for leaf in range(len(schema.stacks)) for array in samples.observe(leaf)])
     reads.finish()
-    obs, following = zip(*pairs, strict=True)
-    return unflatten(schema.obs_tree, list(obs)), unflatten(schema.obs_tree, list(following))
+    arrays = [np.zeros((size, *array.shape[1:]), array.dtype) for array in parts[0]]
+    for place, part in zip(places, parts, strict=True):
+        for array, values in zip(arrays, part, strict=True):
+            array[place] = values
+    return unflatten(schema.obs_tree, arrays[::2]), unflatten(schema.obs_tree, arrays[1::2])
 
 
 def by_episodes(buffer: SampledBuffer[Any]) -> tuple[Ids, Ids]:

@@ -41,3 +41,11 @@ def probabilities(buffer: SampledBuffer[Any], ids: Ids) -> NDArray[np.float64]:
     with buffer.engine.lock:
         buffer.engine.check_open()
         return buffer.sampler.probability(ids, buffer.engine.streams.windows(), buffer.draws.standing)
+
+
+def priorities(buffer: SampledBuffer[Any]) -> NDArray[np.float64]:
+    """Return what the sampler's index holds for each row: ``p^alpha``, or TD errors if ranks count."""
+    with buffer.engine.lock:
+        probabilities(buffer, np.empty(0, np.int64))  # shows the sampler the newest rows
+        _, arrays = buffer.draws.state()
+    return next(array for name, array in arrays.items() if name != "waiting")

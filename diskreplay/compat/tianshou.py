@@ -167,6 +167,13 @@ def _refused(why: str) -> Any:
     return method
 
 
+def _whole(key: str) -> Any:
+    """Return a property that reads a field at all positions."""
+    return property(
+        lambda self: self.get(np.arange(self.maxsize), key, stack_num=1), doc="All entries, read from disk."
+    )
+
+
 class _Ring:
     """The ring of one environment, as Tianshou's managers have it; its observations are read by the whole buffer."""
 
@@ -189,13 +196,7 @@ class _Ring:
     def __getitem__(self, index: Any) -> Any:
         return ReplayBuffer.__getitem__(self, index)  # a ring of a prioritized buffer has no weights of its own
 
-    @property
-    def obs(self) -> Any:
-        return self.get(np.arange(self.maxsize), "obs", stack_num=1)
-
-    @property
-    def obs_next(self) -> Any:
-        return self.get(np.arange(self.maxsize), "obs_next", stack_num=1)
+    obs, obs_next = map(_whole, ON_DISK)
 
     def set_batch(self, batch: Any) -> None:
         self._meta = _Meta.of(self, batch)
@@ -260,7 +261,7 @@ class _DiskVector(Checkpointed, ReplayBufferManager):  # type: ignore[misc]  # T
                         for name in left:
                             store.drop_checkpoint(name)
         if self._reopened:
-            self._open(None, checkpoint)
+            self._open({}, checkpoint)
 
     # Stores
 
@@ -285,28 +286,25 @@ class _DiskVector(Checkpointed, ReplayBufferManager):  # type: ignore[misc]  # T
         whole = self.checkpoints
         return [name for name in store.checkpoints if name not in whole]
 
-    def _open(self, made_for: Any, checkpoint: str | None = None) -> None:
+    def _open(self, made_for: Mapping[str, Any], checkpoint: str | None = None) -> None:
+        """Open the stores that are there, and make the others for spaces."""
         opened: list[_Env] = []
         with contextlib.ExitStack() as failing:
             for number, place in enumerate(self._places):
+                facts: dict[str, Any] = {"num_envs": 1, "capacity": self._ring_size}
                 if opened:
                     schema = opened[0].store.schema
-                    kept = schema.observation_space, schema.action_space
-                elif place.exists:
-                    kept = None
-                else:
-                    kept = made_for
-                facts: dict[str, Any] = {"num_envs": 1, "capacity": self._ring_size}
-                if kept is not None:
-                    facts.update(observation_space=kept[0], action_space=kept[1])
+                    facts.update(observation_space=schema.observation_space, action_space=schema.action_space)
+                elif not place.exists:
+                    facts.update(made_for)
                 create = {**facts, "reward_dtype": np.float64}
                 settings = {"seed": 0} if checkpoint is None else {"seed": 0, "checkpoint": checkpoint}
                 store = open_or_create(Store, place, self._options, create, facts, **settings)
                 failing.enter_context(closed_on_failure(store))
                 adapter = AdapterState(store, self._kept(number))
-                with adapter.opening(self):
-                    restored = adapter.restore(draws=False, checkpoint=checkpoint)
-                    opened.append(_Env(store, adapter.ring, restored))
+                restored = adapter.restore(draws=False, checkpoint=checkpoint)
+                opened.append(_Env(store, adapter.ring, restored))
+                adapter.attach(self)
             for number, env in enumerate(opened):
                 self._fill(number, env)
         self._envs = opened
@@ -379,7 +377,9 @@ class _DiskVector(Checkpointed, ReplayBufferManager):  # type: ignore[misc]  # T
         values = self._checked(batch, len(ids))
         kept = self._checked_kept(batch, len(ids))
         if not self._envs:
-            self._open((_space("obs", values["obs"]), _space("act", values["act"])))
+            self._open(
+                {"observation_space": _space("obs", values["obs"]), "action_space": _space("act", values["act"])}
+            )
         self._changing = {number: self.buffers[number]._insertion_idx for number in ids.tolist()}
         for place, number in enumerate(ids.tolist()):
             step = [
@@ -430,14 +430,7 @@ class _DiskVector(Checkpointed, ReplayBufferManager):  # type: ignore[misc]  # T
                 _check_lengths(key, value, count)
             alloc_by_keys_diff(held, trial, count, False)
             held[np.arange(count)] = trial
-        except (
-            IndexError,
-            KeyError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-            Warning,
-        ) as error:  # a filter raises warnings
+        except (IndexError, KeyError, RuntimeError, TypeError, ValueError, Warning) as error:  # Warning: by a filter
             raise InputError(f"{', '.join(kept)}: cannot be kept beside those of the steps before: {error}") from error
         return kept
 
@@ -541,15 +534,7 @@ class _DiskVector(Checkpointed, ReplayBufferManager):  # type: ignore[misc]  # T
         pairs = read_pairs(stores, rows, places, len(flat))
         return {key: _as_given(found, space) for key, found in zip(ON_DISK, pairs, strict=True)}
 
-    @property
-    def obs(self) -> Any:
-        """All observations, read from disk."""
-        return self.get(np.arange(self.maxsize), "obs", stack_num=1)
-
-    @property
-    def obs_next(self) -> Any:
-        """All next observations, read from disk."""
-        return self.get(np.arange(self.maxsize), "obs_next", stack_num=1)
+    obs, obs_next = map(_whole, ON_DISK)
 
     def shapes(self) -> dict[str, Any]:
         """Return arrays of the shapes and dtypes of ``obs`` and ``obs_next`` that take no room."""
@@ -609,7 +594,7 @@ class DiskPrioritizedVectorReplayBuffer(_DiskVector, PrioritizedVectorReplayBuff
         super().update_weight(at, numbers)  # in its own precision, as Tianshou counts
         self._bounds[:] = self._max_prio, self._min_prio
 
-    def _open(self, made_for: Any, checkpoint: str | None = None) -> None:
+    def _open(self, made_for: Mapping[str, Any], checkpoint: str | None = None) -> None:
         super()._open(made_for, checkpoint)
         self._max_prio, self._min_prio = self._bounds.tolist()
         self._weigh()

@@ -16,6 +16,7 @@ Steps 2 to 6 are one change.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,18 +25,32 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import Array
 from diskreplay.engine.arguments import Arguments, Row
-from diskreplay.engine.continuity import Break, OneEnvironment, SeveralEnvironments
+from diskreplay.engine.continuity import Break, StackedRows
 from diskreplay.engine.inputs import NO_EXCEPTIONS, InputExceptions
 from diskreplay.engine.leaves import ObsLeaf, split
 from diskreplay.engine.misuse import Watch
 from diskreplay.engine.ragged_rows import RaggedRows
 from diskreplay.engine.row_buffers import RowBuffers
+from diskreplay.engine.row_call import RowCall
 from diskreplay.engine.steps import Steps
 from diskreplay.errors import StateError
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.interrupts import Block
-from diskreplay.schema.columns import CUT_START, PATCHES, REPEAT, REWARD, TERMINATED, TRUNCATED, VALID, ZEROS, Schema
+from diskreplay.native import core
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import (
+    CONTINUES,
+    CUT_START,
+    PATCHES,
+    REPEAT,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    VALID,
+    ZEROS,
+    Schema,
+)
 from diskreplay.storage.commit import MAX_IDS
 from diskreplay.storage.stream import StreamWriter
 
@@ -50,21 +65,22 @@ class Appender:
     Args:
         schema, writer, log, facts: the parts of the stream.
         change: the block around a change, which keeps readers out.
+        gate: what bars the store from use.
         exceptions: the values that :meth:`add` takes against a rule.
         ragged: takes the items of ragged columns, if there are some.
 
     Attributes:
         arguments: the rules for the arguments of :meth:`add`.
         buffers: the places to which rows go.
-        episodes: the episodes that rows of this writer began.
-        differing: the rows that continue the row before, though its next observation is not theirs.
         single_frames: True if no observation leaf is given as stacks.
+        plain: True if arguments are what columns hold: neither stacks nor ragged.
         watch: the watch for signs of misuse.
+        signs: the counts of that watch, of rows that begin episodes.
     """
 
     def __init__(
         self, schema: Schema, writer: StreamWriter, log: StreamLog, facts: EpisodeFacts, change: Block,
-        exceptions: InputExceptions = NO_EXCEPTIONS, ragged: RaggedRows | None = None,
+        gate: core.Gate, exceptions: InputExceptions = NO_EXCEPTIONS, ragged: RaggedRows | None = None,
     ) -> None:  # fmt: skip
         num_envs = log.num_envs
         self.schema = schema
@@ -75,21 +91,24 @@ class Appender:
         self.change = change
         self.num_envs = num_envs
         self._ragged = ragged
-        self._leaves = [ObsLeaf(c, s, num_envs) for c, s in zip(schema.obs_columns, schema.stacks, strict=True)]
+        self._leaves = [ObsLeaf(c, s) for c, s in zip(schema.obs_columns, schema.stacks, strict=True)]
         self.arguments = Arguments(schema, self._leaves, num_envs, exceptions)
         self.single_frames = not any(leaf.stacked for leaf in self._leaves)
         self.watch = Watch()
-        self.buffers = RowBuffers(schema, writer, log)
-        self.episodes = self.differing = 0
-        self._before: OneEnvironment | SeveralEnvironments = (
-            OneEnvironment(self._leaves) if num_envs == 1 else SeveralEnvironments(self._leaves, num_envs)
-        )
+        self.signs = self.watch.signs
+        self._ended = np.ones(num_envs, bool)
+        """True where the row before ended an episode, or was not a transition; the core keeps it up to date."""
+        self._before = StackedRows(self._leaves, self._ended)
+        self.plain = self.single_frames and ragged is None
+        rules = self.arguments if self.plain else None
+        bind = functools.partial(RowCall, schema, rules, log, self._ended, gate, self.signs, log.end)
+        self.buffers = RowBuffers(schema, writer, log, bind)
         self._by_flags = schema.continuity == "flags"
         self._context = schema.context
         self._opened_at = log.end
         """The first row that this writer adds; flags alone cannot tell whether it continues the row before."""
-        self._cuts: tuple[int, NDArray[np.bool_], bool] = -1, np.zeros(num_envs, bool), False
-        """A row, a mask of the environments in which :meth:`cut` has it begin an episode, and ``first_missing``."""
+        self._cut: tuple[NDArray[np.bool_], bool] = np.zeros(num_envs, bool), False
+        """Where :meth:`cut` has row ``log.cut`` begin an episode, a mask, and ``first_missing``."""
 
     def resume(self, pending: list[Array] | None) -> None:
         """Go on after the committed rows; ``pending`` has the newest next stacks, ``(num_envs, frames, *shape)``."""
@@ -98,16 +117,28 @@ class Appender:
             return
         terminated, truncated, valid = (log.span(name, log.end - 1, log.end)[0] for name in FLAGS)
         follows = np.array([(log.end - 1, env) not in log.next_older_patches for env in range(self.num_envs)])
-        self._before.resume(terminated | truncated | ~valid, follows, pending)
+        self._ended[:] = terminated | truncated | ~valid
+        self._before.resume(follows, pending)
         self.buffers.reserve(1)
-        self.buffers.put_pending([stacks[:, -1] if self.num_envs > 1 else stacks[0, -1] for stacks in pending])
+        self.buffers.put_pending([stacks[:, -1] for stacks in pending])
         log.pending = True
 
     def add(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any,
-        valid: Any, extra: Mapping[str, Any],
+        valid: Any, extra: Mapping[str, Any], exact: bool,
     ) -> None:  # fmt: skip
-        """Add one row; raise InputError, before any change, if an argument breaks its rule."""
+        """Add one row; raise InputError, before any change, if an argument breaks its rule.
+
+        ``exact`` says that the core has found the arguments to need no conversion.
+        """
+        if exact:
+            with self.change:
+                self.buffers.reserve(1)
+                done = self.buffers.call.row.add(
+                    obs, action, reward, next_obs, terminated, truncated, valid, extra, True
+                )
+                if self.buffers.added(done, spaces.flatten(self.schema.obs_tree, next_obs, "next_obs")):
+                    return
         row = self.arguments.row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
         self.check(1)
         if self._ragged is not None:
@@ -142,34 +173,27 @@ class Appender:
 
     def add_row(self, row: Row) -> None:
         """Add one row whose arguments were checked."""
-        if self.single_frames:
-            stacks, next_stacks = frames, next_frames = row.obs, row.next_obs
-        else:
-            stacks, frames = split(self._leaves, row.obs)
-            next_stacks, next_frames = split(self._leaves, row.next_obs)
-        log, buffers, before = self.log, self.buffers, self._before
-        if log.end >= buffers.load_at:
-            buffers.load()
+        goes_on = self.plain and row.valid is self.arguments.all_valid
         with self.change:
-            buffers.reserve(1)
-            if (
-                before.going and self.single_frames and row.valid is self.arguments.all_valid
-                and self._cuts[0] != log.end and buffers.add(row)
-            ):  # fmt: skip
-                before.note(row.terminated, row.truncated)
-                self._added()
-                return
-            found = self._find_break(stacks, row.valid)
-            # If the row goes on everywhere, its frames are in the write buffers already: they were pending there.
-            start = before.goes_on if found is None else self._begin(found, stacks, frames, next_frames, row)
-            buffers.write(row.columns(frames, start), len(frames) if found is None else 0)
-            buffers.put_pending(next_frames)
-            before.note(row.terminated, row.truncated, row.valid)
-            if not self.single_frames:
-                self._keep(stacks, next_stacks)
-            if row.valid is not self.arguments.all_valid:
-                log.invalid += self.num_envs - int(np.count_nonzero(row.valid))
-            self._added()
+            self.buffers.reserve(1)
+            if not (goes_on and self.buffers.added(self.buffers.call.row.put(row.values()), row.next_obs)):
+                self._add(row, row if self.num_envs > 1 else row.by_environment())
+
+    def _add(self, row: Row, each: Row) -> None:
+        """Add a row; ``each`` has its values with an axis for the environments in any case."""
+        stacks, frames = split(self._leaves, each.obs)
+        next_stacks, next_frames = split(self._leaves, each.next_obs)
+        values = self._exact(row, each._replace(obs=frames, next_obs=next_frames))
+        found = self._find_break(values, stacks, each.valid)
+        starts = self._begin(found, stacks, frames, next_frames, each) if found else np.zeros(self.num_envs, np.uint8)
+        # If the row goes on everywhere, its frames are in the write buffers already: they were pending there.
+        self.buffers.write(values, each.valid, starts, not found, next_frames)
+        if not self.single_frames:
+            self._keep(stacks, next_stacks)
+
+    def _exact(self, row: Row, each: Row) -> list[Array]:
+        """Return the values as the core takes them; ``each`` has those of a single environment with an axis for it."""
+        return self.buffers.call.exact((row if self.plain else each).values())
 
     def check(self, rows: int) -> None:
         """Raise StateError if ``rows`` more rows cannot be added: the writer has stopped, or no ids are left."""
@@ -187,8 +211,9 @@ class Appender:
 
         ``first_missing`` tells that the first steps of all episodes that begin at that row are missing.
         """
-        row, before, _ = self._cuts
-        self._cuts = self.log.end, envs | before if row == self.log.end else envs, first_missing
+        log, (before, _) = self.log, self._cut
+        self._cut = envs | before if log.cut == log.end else envs.copy(), first_missing
+        log.cut = log.end
 
     def runs(self, steps: Steps) -> Iterator[tuple[int, int]]:
         """Return the intervals of steps that :meth:`add_run` can add, each at once or in parts."""
@@ -204,22 +229,26 @@ class Appender:
         if not self.single_frames:
             self.add_row(first)
             return
+        each = first if self.num_envs > 1 else first.by_environment()
         with self.change:
             self.buffers.reserve(stop - start)
-            found = None if goes_on else self._find_break(first.obs, first.valid)
-            if found is not None:
-                steps.starts[start] = self._begin(found, first.obs, first.obs, first.next_obs, first)
+            found = None if goes_on else self._find_break(self._exact(first, each), each.obs, each.valid)
+            if found:
+                starts = self._begin(found, each.obs, each.obs, each.next_obs, each)
+                steps.starts[start] = starts.reshape(steps.starts.shape[1:])
             self.buffers.write_run(steps.columns, slice(start, stop))
             self._patch_run(steps, start, stop, goes_on)
             newest = steps.row(stop - 1)
             self.buffers.put_pending(newest.next_obs)
-            self._before.note(newest.terminated, newest.truncated, newest.valid)
+            self._ended[:] = newest.terminated | newest.truncated | ~newest.valid
+            self.log.going, self.log.pending = not np.count_nonzero(self._ended), True
             self.log.invalid += self.num_envs - int(np.count_nonzero(first.valid))
-            self._added()
+            if self.log.end - self.log.begin > self.log.rows:  # no reader may see more rows than the capacity allows
+                self.log.slide(self.log.end - self.log.rows)
 
     def _patch_run(self, steps: Steps, start: int, stop: int, goes_on: bool) -> None:
         """Put next observations that steps ``[start, stop)``, just written, do not have to the patch table."""
-        self.differing += int(np.count_nonzero(steps.unlike[start + (not goes_on) : stop]))
+        self.signs.differing += int(np.count_nonzero(steps.unlike[start + (not goes_on) : stop]))
         first = start + (not goes_on)
         at, *env = np.nonzero(steps.unlike[first:stop])
         if len(at):
@@ -228,64 +257,70 @@ class Appender:
             places = np.stack([rows, env[0] if env else np.zeros_like(at), np.ones_like(at)], axis=1)
             self.buffers.patch(places, [leaf[(at, *env)] for leaf in steps.values.next_obs])
 
-    def _added(self) -> None:
-        """Move the window on after rows were added, so that no reader sees more rows than the capacity allows."""
-        log = self.log
-        if log.end - log.begin > log.rows:
-            log.slide(log.end - log.rows)
-        log.pending = True
-
-    def _find_break(self, stacks: Sequence[Any], valid: Any) -> Break | None:
-        """Return how the new row breaks with the row before, or None if it does not."""
-        log, (row, cut, _) = self.log, self._cuts
+    def _find_break(self, values: list[Array], stacks: Sequence[Array], valid: NDArray[np.bool_]) -> Break:
+        """Return how the new row breaks with the row before, by its frames, or by its stacks if it is given so."""
+        log, buffers = self.log, self.buffers
         if not log.pending:
             return Break([], list(range(self.num_envs)), [])
+        cut = self._cut[0] if log.cut == log.end else None
+        if self.single_frames:
+            unlike, begins = buffers.call.row.breaks(values, valid, cut)
+            return Break.of(unlike, begins, begins & valid & ~self._ended & (True if cut is None else ~cut))
         by_flags = self._by_flags and log.end != self._opened_at
-        return self._before.find_break(stacks, self.buffers.pending(), valid, cut if row == log.end else None, by_flags)
+        return self._before.find_break(stacks, buffers.pending(), valid, cut, by_flags)
 
-    def _begin(self, found: Break, stacks: list[Any], frames: list[Any], next_frames: list[Any], row: Row) -> Any:
-        """Return the start codes of a row that does not go on everywhere.
+    def _begin(
+        self, found: Break, stacks: list[Any], frames: list[Any], next_frames: list[Any], row: Row
+    ) -> NDArray[np.uint8]:
+        """Return the start codes ``(num_envs,)`` of a row that does not go on everywhere; all values lead with that.
 
         Pending observations that are not the row's own go to the patch table, and so do older frames that no padding
         rule gives.
         """
-        of, more = self._before.of, CUT_START * (self._cuts[2] and self._cuts[0] == self.log.end)
+        more = CUT_START * (self._cut[1] and self.log.cut == self.log.end)
         self.buffers.patch_pending(found.unlike)
         self._watch(found, frames, next_frames, row)
-        self.episodes += sum(bool(of(row.valid, env)) for env in found.begins)
-        self.differing += len(set(found.unlike).difference(found.begins))
-        self.facts.begins(self.log.end, found.begins, row.valid if self.num_envs > 1 else (row.valid,))
-        return self._before.codes(
-            {env: self._explain(stacks, frames, env) + more if of(row.valid, env) else ZEROS for env in found.begins}
-        )
+        self.signs.episodes += int(np.count_nonzero(row.valid[found.begins]))
+        self.signs.differing += len(set(found.unlike).difference(found.begins))
+        self.facts.begins(self.log.end, found.begins, row.valid)
+        codes = np.full(self.num_envs, CONTINUES, np.uint8)
+        for env in found.begins:
+            codes[env] = self._explain(stacks, frames, env) + more if row.valid[env] else ZEROS
+        return codes
 
     def _watch(self, found: Break, frames: list[Any], next_frames: list[Any], row: Row) -> None:
         """Look at the row for signs of misuse."""
-        log, of = self.log, self._before.of
+        log = self.log
         if log.end == self._opened_at:
             return
         arrays, length = log.table.arrays, log.table.length
         before = (log.end - 1) % length
         earlier = min(max(log.end - 2, log.begin), log.end - 1) % length  # after clear, the window begins at no row
-        ends = unmoved = empty = earning = 0
+        signs = self.signs
+        signs.cuts += len(found.cut)
         for env in found.begins:
-            if not of(row.valid, env) or not (arrays[TERMINATED][before, env] or arrays[TRUNCATED][before, env]):
+            if not row.valid[env] or not (arrays[TERMINATED][before, env] or arrays[TRUNCATED][before, env]):
                 continue
             if env in found.unlike:
-                ends += 1
-            elif self._before.moves(frames, next_frames, env):
-                ends += 1
-                unmoved += 1
-                empty += int(of(row.reward, env) == 0)
-                earning += int(arrays[REWARD][earlier, env] != 0)
-        self.watch.count_row((log.end - self._opened_at) * self.num_envs, len(found.cut), ends, unmoved, empty, earning)
+                signs.ends += 1
+            elif any(
+                now[env].tobytes() != after[env].tobytes() for now, after in zip(frames, next_frames, strict=True)
+            ):
+                signs.ends += 1
+                signs.unmoved += 1
+                signs.empty += int(row.reward[env] == 0)
+                signs.earning += int(arrays[REWARD][earlier, env] != 0)
+        self.watch.look((log.end - self._opened_at) * self.num_envs)
+
+    def look_for_misuse(self) -> None:
+        """Look for signs of misuse after the core has added a row."""
+        self.watch.look((self.log.end - 1 - self._opened_at) * self.num_envs)
 
     def _explain(self, stacks: list[Any], frames: list[Any], env: int) -> int:
         """Return the start code of a row that begins an episode; put frames that no rule gives into the patch table."""
         if self.single_frames:
             return self.schema.padding
-        of = self._before.of
-        stacks, frames = [of(stack, env) for stack in stacks], [of(frame, env) for frame in frames]
+        stacks, frames = [stack[env] for stack in stacks], [frame[env] for frame in frames]
         stacked = [stack for leaf, stack in zip(self._leaves, stacks, strict=True) if leaf.stacked]
         # Bits are compared, as everywhere: a negative zero is no padding.
         if not any(any(stack[:-1].tobytes()) for stack in stacked):
@@ -304,7 +339,7 @@ class Appender:
         """Remember the next stacks of the added row; put those that do not follow from its own into the patch table."""
         row = self.log.end - 1
         for env in self._before.keep(stacks, following):
-            given = [self._before.of(stack, env) for stack in following]
+            given = [stack[env] for stack in following]
             for back in range(self._context + 1):
                 values = []
                 for leaf, frames in zip(self._leaves, given, strict=True):

@@ -32,11 +32,25 @@ class Row(NamedTuple):
     valid: Any
     extras: list[Any]
 
-    def columns(self, frames: list[Any], start: Any) -> list[Any]:
+    def columns(self, start: Any) -> list[Any]:
         """Return the values of all columns, in the order of the store's columns."""
         return [
-            *frames, *self.actions, self.reward, self.terminated, self.truncated, self.valid, start, *self.extras
+            *self.obs, *self.actions, self.reward, self.terminated, self.truncated, self.valid, start, *self.extras
         ]  # fmt: skip
+
+    def values(self) -> list[Any]:
+        """Return all values but ``valid``, in the order in which the core takes them."""
+        return [
+            *self.obs, *self.actions, self.reward, self.terminated, self.truncated, *self.extras, *self.next_obs
+        ]  # fmt: skip
+
+    def by_environment(self) -> Row:
+        """Return the values of a single environment with an axis for it."""
+        lead: Any = [
+            [np.asarray(part)[None] for part in value] if isinstance(value, list) else np.asarray(value)[None]
+            for value in self
+        ]
+        return Row(*lead)
 
     def step(self, at: int) -> Row:
         """Return one of many steps, which are the first axis of each value."""
@@ -59,8 +73,11 @@ class Arguments:
         self.all_valid: Any = np.ones(num_envs, bool) if self.lead else True
         self._alive = exceptions.alive
         self._largest_reward = float(np.finfo(dtype).max)
-        self._nested_obs = not isinstance(schema.obs_tree, str)
-        self._nested_action = not isinstance(schema.action_tree, str)
+
+    def slots(self) -> list[AnySlot]:
+        """Return the rules in the order of :meth:`Row.values`."""
+        flags = [self.flag[TERMINATED], self.flag[TRUNCATED]]
+        return [*self.obs, *self.actions, self.reward, *flags, *self.extras.values(), *self.next_obs]
 
     def row(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
@@ -68,38 +85,18 @@ class Arguments:
     ) -> Row:  # fmt: skip
         """Return the checked arguments; raise InputError if one breaks its rule."""
         is_valid = self.all_valid if valid is None else self.flag[VALID].check(valid)
-        if self._nested_obs:
-            given = self._check_obs(self.obs, obs, OBS, is_valid)
-            following = self._check_obs(self.next_obs, next_obs, "next_obs", is_valid)
-        else:
-            given, following = [self.obs[0].check(obs, is_valid)], [self.next_obs[0].check(next_obs, is_valid)]
-        extras = []
-        if extra or self.extras:
-            self.check_columns(extra)
-            extras = [slot.check(extra[name], is_valid) for name, slot in self.extras.items()]
+        given = self._check_leaves(self.obs, self.schema.obs_tree, obs, OBS, is_valid)
+        following = self._check_leaves(self.next_obs, self.schema.obs_tree, next_obs, "next_obs", is_valid)
+        self.check_columns(extra)
+        extras = [slot.check(extra[name], is_valid) for name, slot in self.extras.items()]
         acting = (
             is_valid if self._alive is None else self.acting(is_valid, check_array(self._alive, extra[self._alive]))
         )
-        if self._nested_action:
-            flat = spaces.flatten(self.schema.action_tree, action, "action")
-            actions = [slot.check(value, acting) for slot, value in zip(self.actions, flat, strict=True)]
-        else:
-            actions = [self.actions[0].check(action, acting)]
-        rewards = self._reward(reward)
+        actions = self._check_leaves(self.actions, self.schema.action_tree, action, "action", acting)
+        rewards = self.reward.check(reward)
+        check_reward(rewards, self._largest_reward)
         ends, cuts = self.flag[TERMINATED].check(terminated), self.flag[TRUNCATED].check(truncated)
         return Row(given, following, actions, rewards, ends, cuts, is_valid, extras)
-
-    def _reward(self, reward: Any) -> Any:
-        slot = self.reward
-        if type(reward) is np.ndarray and reward.dtype.kind == "f" and reward.shape == slot.shape:  # finite in one look
-            with np.errstate(all="ignore"):
-                rewards = reward.astype(slot.dtype, copy=False)
-            if np.count_nonzero(np.isfinite(rewards)) == rewards.size:
-                return rewards
-        rewards = slot.check(reward)
-        if type(rewards) is not float:  # the slot has checked its bounds
-            check_reward(rewards, self._largest_reward)
-        return rewards
 
     def steps(
         self, obs: Any, action: Any, reward: Any, next_obs: Any, terminated: Any, truncated: Any, valid: Any,
@@ -133,9 +130,9 @@ class Arguments:
         extras = [slot.check_steps(extra[name], count, counts) for name, slot in self.extras.items()]
         return Row(leaves, following, actions, rewards, ends, cuts, is_valid, extras)
 
-    def _check_obs(self, slots: list[AnySlot], value: Any, what: str, is_valid: Any) -> list[Array]:
-        """Return the leaves of a nested observation, as given."""
-        flat = spaces.flatten(self.schema.obs_tree, value, what)
+    @staticmethod
+    def _check_leaves(slots: list[AnySlot], tree: spaces.Tree, value: Any, what: str, is_valid: Any) -> list[Any]:
+        flat = spaces.flatten(tree, value, what)
         return [slot.check(part, is_valid) for slot, part in zip(slots, flat, strict=True)]
 
     def check_columns(self, extra: Mapping[str, Any]) -> None:
@@ -158,5 +155,5 @@ def of_frames(schema: Schema) -> Arguments:
     """Return the rules for rows whose video columns are given as frames, and not as packets."""
     ragged = {name: column for name, column in schema.ragged.items() if column.video is None}
     shown = dataclasses.replace(schema, columns=tuple(map(schema.picture, schema.columns)), ragged=ragged)
-    leaves = [ObsLeaf(column, stack, 1) for column, stack in zip(shown.obs_columns, shown.stacks, strict=True)]
+    leaves = [ObsLeaf(column, stack) for column, stack in zip(shown.obs_columns, shown.stacks, strict=True)]
     return Arguments(shown, leaves, 1, InputExceptions())

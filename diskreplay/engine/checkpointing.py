@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -14,11 +13,14 @@ from diskreplay.checks import check_count
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.hooks import State
 from diskreplay.errors import CheckpointError, StateError
-from diskreplay.remote import RemoteCheckpoints, remote_checkpoints
 from diskreplay.storage import attachments as files_beside
 from diskreplay.storage.attachments import Given, Staged
 from diskreplay.storage.metadata import plain
+from diskreplay.storage.paths import is_url
 from diskreplay.storage.store import Checkpoint, Store
+
+if TYPE_CHECKING:
+    from diskreplay.remote import RemoteCheckpoints
 
 PIN_ATTEMPTS = 50
 """The most attempts at a checkpoint; one fails if another stream's writer evicts rows that the checkpoint pins."""
@@ -29,8 +31,7 @@ def nothing() -> State:
     return {}, {}
 
 
-@dataclasses.dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """The checked arguments for a new checkpoint.
 
     Attributes:
@@ -131,7 +132,11 @@ def take(engine: Engine, wanted: Wanted, staged: Staged | None, beside: Callable
 
 def _there(engine: Engine) -> RemoteCheckpoints | None:
     """Return the object that makes checkpoints under the URL that this store is read from, or None for other stores."""
-    return None if engine.streams.writer is not None else remote_checkpoints(engine.store)
+    if not is_url(engine.path):
+        return None
+    from diskreplay.remote import remote_checkpoints  # there since the store was opened
+
+    return remote_checkpoints(engine.store)
 
 
 def _check_knows_all(engine: Engine) -> None:

@@ -28,6 +28,7 @@ from diskreplay.engine.inputs import NO_EXCEPTIONS, InputExceptions
 from diskreplay.engine.later import LaterWriter
 from diskreplay.engine.pushes import Pushes
 from diskreplay.engine.ragged_rows import RaggedRows
+from diskreplay.engine.row_buffers import RowBuffers
 from diskreplay.engine.run import EngineOptions, cache_budget
 from diskreplay.engine.streams import Streams
 from diskreplay.errors import (
@@ -46,6 +47,7 @@ from diskreplay.errors import (
 from diskreplay.index.cuts import Cuts
 from diskreplay.index.episodes import Episode
 from diskreplay.interrupts import Lock
+from diskreplay.native import core
 from diskreplay.reading import blocks
 from diskreplay.reading.bytelog import ByteLog
 from diskreplay.reading.reads import Empty, Reads
@@ -94,8 +96,8 @@ class Engine:
         saving: a function of :meth:`save_sampler`, called with this engine and ``closing``.
         restored: the checkpoint at which the store was opened.
         stays_at: the checkpoint at which a reader stays until a refresh. No writer can evict the rows that it pins.
-        closed: True if files and locks were given back.
-        ending: True if the last commit was made, and the store is open only until it is pushed.
+        gate: what bars the store from use: it is ``ending`` if the last commit was made, and the store is open only
+            until it is pushed.
         refused: the reason why a copy in a forked process cannot be used, or "".
         call_off: a function that cancels the closing of the store when its buffer is forgotten.
         settle: a function that waits until another thread has added the rows it was given; :meth:`close` calls it.
@@ -129,10 +131,9 @@ class Engine:
         check_forms(self.forms, self.schema.ragged)
         self._commit_rows = options["commit_rows"]
         self._commit_seconds = options["commit_seconds"]
-        self.lock = Lock(f"the buffer {store.path!r}")
-        self.write_lock = Lock(f"the buffer {store.path!r}", then=self.lock)
-        self.closed = False
-        self.ending = False
+        self.gate = core.Gate()
+        self.lock = Lock(f"the buffer {store.path!r}", reentrant=self.gate.lock)
+        self.write_lock = Lock(f"the buffer {store.path!r}", then=self.lock, reentrant=self.gate.write_lock)
         self.refused = ""
         self.hooks: list[Hook] = []
         self.companion: Companion | None = None
@@ -142,8 +143,9 @@ class Engine:
         self.restored = checkpoint
         self.stays_at = checkpoint if stream is None else None
         self.logs: Mapping[str, ByteLog] = {}
+        self._rows: RowBuffers | None = None
         self.streams = Streams(
-            store, cache_budget(options, only_written), forget, only_written, reward_column or REWARD
+            store, cache_budget(options, only_written), forget, only_written, reward_column or REWARD, gate=self.gate
         )
         url = options["remote"]
         try:
@@ -161,9 +163,10 @@ class Engine:
                 read = functools.partial(written.read_span, lock=self.lock)
                 ragged = RaggedRows(store.schema, items, log.num_envs, read) if items else None
                 self.appender = Appender(
-                    store.schema, self.streams.writer, log, written.facts, change, exceptions, ragged
+                    store.schema, self.streams.writer, log, written.facts, change, self.gate, exceptions, ragged
                 )
                 self.appender.resume(written.pending())
+                self._rows = self.appender.buffers if self.appender.plain else None
                 self.later = LaterWriter(store.schema, written, change)
                 self.logs = written.logs
                 known = self.streams.writer.commit_record.table(CUTS)
@@ -185,7 +188,7 @@ class Engine:
 
     def check_open(self) -> None:
         """Raise ClosedError if the engine is closed, StateError if it cannot be used; the caller holds the lock."""
-        if self.closed:
+        if self.gate.closed:
             raise ClosedError(f"the buffer {self.path!r} is closed; ReplayBuffer.open opens it again")
         if self.refused:
             raise StateError(self.refused)
@@ -194,9 +197,9 @@ class Engine:
     def checked_streams(self) -> Streams:
         """Return the streams; redo a refresh that was cut short, and raise StateError if another change was."""
         streams = self.streams
-        if streams.writer is not None and streams.writer.broken:
+        if self.gate.broken and streams.writer is not None:
             streams.writer.check()
-        if streams.stale:
+        if self.gate.stale:
             with self.lock.exclusive:
                 self.stays_at = None
                 streams.open_readers(None)
@@ -207,7 +210,7 @@ class Engine:
         self.check_open()
         if self.streams.writer is None:
             raise ReadOnlyError(f"the buffer {self.path!r} was opened with mode='r'; open it with mode='r+' to write")
-        if self.ending:
+        if self.gate.ending:
             raise ClosedError(f"the buffer {self.path!r} is being closed, and takes no more rows")
         return self.streams.writer
 
@@ -224,9 +227,18 @@ class Engine:
         extra: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """Add one row, and commit if a commit is due."""
+        rows, done = self._rows, 0
+        if rows is not None:
+            done = rows.call.row.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            if done == core.ADDED:
+                return
         with self.write_lock:
             self.writable()
-            self.appender.add(obs, action, reward, next_obs, terminated, truncated, valid, extra)
+            if done > 0:
+                self.appender.look_for_misuse()
+            else:
+                given = obs, action, reward, next_obs, terminated, truncated, valid, extra
+                self.appender.add(*given, exact=done == core.EXACT)
             self._added()
             self._warn()
 
@@ -269,6 +281,9 @@ class Engine:
             or (not end % WAITING_ROWS and writer.waiting_bytes() > COMMIT_BYTES)
         ):
             self.commit()
+        row = self.appender.buffers.call.row
+        row.due = min(writer.commit_record.end + self._commit_rows, end - end % WAITING_ROWS + WAITING_ROWS)
+        row.due_at = self._last_commit + self._commit_seconds
 
     def cut(self, envs: NDArray[np.bool_], first_missing: bool = False) -> None:
         """Have the next row begin an episode, as :meth:`Appender.cut`."""
@@ -423,7 +438,7 @@ class Engine:
     def _draw(self, draft: Callable[..., T], args: tuple[Any, ...], empty: Empty) -> tuple[Reads, T]:
         with self.lock:
             self.check_open()
-            reads = Reads(empty, self.streams.tables, self.forms, self.streams.reward)
+            reads = Reads(empty, self.streams.addresses, self.forms, self.streams.reward)
             return reads, draft(*args, reads)
 
     def _finish(self, drawn: list[tuple[Reads, T]], draft: Callable[..., T], args: tuple[Any, ...], empty: Empty) -> T:
@@ -454,10 +469,10 @@ class Engine:
 
     def refresh(self) -> bool:
         """Go on to the newest commits of the streams that others write, and return True if anything changed."""
-        if not self.closed:
+        if not self.gate.closed:
             self.store.files.refresh()
         with self.write_lock:
-            stale = self.streams.stale
+            stale = self.gate.stale
             self.check_open()
             with self.lock.exclusive:
                 before = self.streams.commits
@@ -471,13 +486,13 @@ class Engine:
         """Commit, save the sampler's state, and give files and locks back; raise the errors of a commit."""
         self.settle()  # before a lock is taken that the other thread needs
         unsent = self.end_pushing()  # before signals wait, because the network may take long
-        open_, not_saved = not self.closed, ""
+        open_, not_saved = not self.gate.closed, ""
         with self.write_lock:
             try:
-                if not (self.closed or self.ending) and self.streams.writer is not None:
+                if not (self.gate.closed or self.gate.ending) and self.streams.writer is not None:
                     with self.pushes.warned_later():
                         self._commit_last(self.streams.writer)
-                if not self.closed:
+                if not self.gate.closed:
                     not_saved = self.save_sampler(closing=True)
             except DiskReplayError:
                 self.finish()
@@ -497,17 +512,17 @@ class Engine:
 
     def end_pushing(self) -> Exception | None:
         """Commit and push what is left, and take no rows from then on; return the error that prevented it, or None."""
-        if self.pushes.pushing is None or self.closed:
+        if self.pushes.pushing is None or self.gate.closed:
             return None
         try:
             with contextlib.suppress(DiskReplayError), self.write_lock:  # closing will say so
-                if self.streams.writer is not None and not self.ending:
+                if self.streams.writer is not None and not self.gate.ending:
                     with self.pushes.warned_later():
                         self._commit_last(self.streams.writer)
-                self.ending = True
+                self.gate.ending = True
             return self.pushes.end()
         except BaseException:
-            self.ending = False  # it stays open, to be closed again
+            self.gate.ending = False  # it stays open, to be closed again
             raise
 
     def _commit_last(self, writer: StreamWriter) -> None:
@@ -528,7 +543,7 @@ class Engine:
         log, record = self.appender.log, writer.commit_record
         unwritten = any(stored.unwritten for stored in self.logs.values())
         lost = (log.begin, log.end, log.capacity) != (record.begin, record.end, record.capacity) or unwritten
-        if writer.broken or (writer.cut_short and (self.companion is not None or lost)):
+        if self.gate.broken or (writer.cut_short and (self.companion is not None or lost)):
             writer.check()
         if lost or self.companion is not None or not failed_before:
             said = f"{log.end - record.end} rows" if log.end > record.end else "changes"
@@ -538,7 +553,7 @@ class Engine:
     def finish(self) -> None:
         """Give files and locks back. Rows that no commit holds are lost. A second call does nothing."""
         with self.lock.exclusive:
-            self.closed = True
+            self.gate.closed = True
             self.companion = None
             self.streams.release()
             if self.call_off is not None:

@@ -49,7 +49,7 @@ def watch(engine: Engine) -> None:
 def opened() -> list[Engine]:
     """Return the engines of this process that are open."""
     found = (reference() for reference in list(_open.values()))
-    return [engine for engine in found if engine is not None and not engine.closed]
+    return [engine for engine in found if engine is not None and not engine.gate.closed]
 
 
 def _before() -> None:
@@ -112,6 +112,7 @@ def _after_in_child() -> None:
 
 def _refuse(engine: Engine, why: str) -> None:
     """Have every later call raise StateError, and also every read from disk of a pass that has begun."""
+    engine.gate.refused = True
     engine.refused = f"{why}: open the store {engine.path!r} here, with mode='r' or a stream of its own"
 
     def refuse() -> NoReturn:

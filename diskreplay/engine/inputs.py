@@ -10,9 +10,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Text
@@ -25,8 +24,7 @@ from diskreplay.schema.ragged import Lists, Padded, rows_of
 from diskreplay.video import wrong as wrong_video
 
 
-@dataclasses.dataclass(frozen=True)
-class InputExceptions:
+class InputExceptions(NamedTuple):
     """The exceptions from this module's rules that a kind of buffer allows.
 
     Attributes:
@@ -67,11 +65,6 @@ class Slot:
         choices: the least and the largest value, one pair for all elements or for each; None for any.
     """
 
-    __slots__ = (
-        "choices", "dtype", "exact", "finite", "high", "least", "lossy", "low", "most", "name", "num_envs", "python",
-        "scalar", "scalar_high", "scalar_low", "shape", "unsigned", "value_shape",
-    )  # fmt: skip
-
     def __init__(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], num_envs: int, lossy: bool = False,
         finite: bool = False, choices: tuple[Any, Any] | None = None,
@@ -93,29 +86,17 @@ class Slot:
                 # As unsigned integers, negative numbers are larger than all others: one comparison checks both bounds.
                 self.unsigned = np.dtype(f"u{dtype.itemsize}")
                 self.most = self.most.view(self.unsigned)
-        # Most values of one environment are scalars that need no conversion. Values of some types always fit. Values of
-        # Python's or the dtype's own type fit within bounds, which have the same type, because that compares fastest.
-        # If values are rounded, float64 is treated as Python's floats: many environments compute rewards in it.
-        self.exact: tuple[type, ...] = ()
-        self.python: tuple[type, ...] = ()
-        self.scalar: type | None = None
-        self.low: Any = None
-        self.high: Any = None
-        self.scalar_low: Any = None
-        self.scalar_high: Any = None
-        if self.shape == ():
-            kind: type = dtype.type
-            bounded = self.finite or choices is not None
-            if dtype.kind in "fiu":
+        self.bounds: dict[type, tuple[Any, Any]] = {}
+        """The bounds, by type, within which a number needs no conversion."""
+        if self.shape == () and dtype.kind in "bfiu":
+            python: type = {"b": bool, "f": float}.get(dtype.kind, int)
+            bounds: tuple[Any, Any] = (False, True)
+            if dtype.kind != "b":
                 limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-                low, high = (limits.min, limits.max) if choices is None else (_bound(bound, dtype) for bound in choices)
-                python = float if dtype.kind == "f" else int
-                self.python = (float, np.float64) if lossy and python is float else (python,)
-                self.low, self.high = python(low), python(high)
-                if bounded:
-                    self.scalar, self.scalar_low, self.scalar_high = kind, kind(low), kind(high)
-            if not bounded:
-                self.exact = (kind, bool) if dtype.kind == "b" else (kind,)
+                bounds = (limits.min, limits.max) if choices is None else tuple(_bound(each, dtype) for each in choices)
+            low, high = bounds
+            kinds = python, dtype.type, *([np.float64] if lossy and python is float else [])
+            self.bounds = {kind: (kind(low), kind(high)) for kind in kinds}
 
     def check(self, value: Any, counts: Any = True) -> Any:
         """Return ``value`` as an array of the slot's shape and dtype, itself if it is one; raise InputError otherwise.
@@ -123,14 +104,10 @@ class Slot:
         Args:
             counts: True where the value belongs to a transition: a bool, or an array of the value's first axes.
         """
-        kind = type(value)
-        if (
-            kind in self.exact
-            or (kind in self.python and self.low <= value <= self.high)
-            or (kind is self.scalar and self.scalar_low <= value <= self.scalar_high)
-        ):
+        bounds = self.bounds.get(type(value))
+        if bounds is not None and bounds[0] <= value <= bounds[1]:
             return value
-        fits = kind is np.ndarray and value.dtype == self.dtype and value.shape == self.shape
+        fits = type(value) is np.ndarray and value.dtype == self.dtype and value.shape == self.shape
         array = value if fits else self._convert(value, self.shape)
         if self.finite or self.choices is not None:
             self._check_values(array, counts)

@@ -9,9 +9,9 @@ from diskreplay.schema.columns import Column, Stack
 
 
 class ObsLeaf:
-    """An observation leaf as ``add`` is given it; ``lead`` is the number of axes before one environment's value."""
+    """An observation leaf as ``add`` is given it."""
 
-    def __init__(self, column: Column, stack: Stack, num_envs: int) -> None:
+    def __init__(self, column: Column, stack: Stack) -> None:
         self.name = column.name
         self.stack = stack
         self.stacked = stack.axis is not None
@@ -23,26 +23,28 @@ class ObsLeaf:
             shape = (*shape[:-1], stack.frames * shape[-1]) if stack.channels else (*shape, stack.frames)
         self.shape = shape
         """The shape of one environment's given value."""
-        self.lead = 0 if num_envs == 1 else 1
 
     def frames(self, given: Array) -> Array:
-        """Return the stack as a view ``([num_envs,] frames, *frame_shape)``, oldest first."""
-        lead, count = self.lead, self.stack.frames
+        """Return the stacks of given values, which lead with the environments, as a view, oldest first.
+
+        The view is ``(num_envs, frames, *frame_shape)``.
+        """
+        count = self.stack.frames
         if self.stack.axis == 0:
             if not self.stack.channels:
                 return given
-            return given.reshape(*given.shape[:lead], count, *self.frame_shape)
+            return given.reshape(len(given), count, *self.frame_shape)
         if self.stack.channels:
             given = given.reshape(*given.shape[:-1], count, self.frame_shape[-1])
-            return np.moveaxis(given, -2, lead)
-        return np.moveaxis(given, -1, lead)
+            return np.moveaxis(given, -2, 1)
+        return np.moveaxis(given, -1, 1)
 
     def split(self, given: Array) -> tuple[Array, Array]:
-        """Return the given array as a stack of frames, if it is one, and its newest frame."""
+        """Return given values as stacks of frames, if they are stacks, and their newest frames."""
         if not self.stacked:
             return given, given
         frames = self.frames(given)
-        return frames, frames[:, -1] if self.lead else frames[-1]
+        return frames, frames[:, -1]
 
 
 def split(leaves: list[ObsLeaf], given: list[Array]) -> tuple[list[Array], list[Array]]:

@@ -10,6 +10,7 @@ The counts are of this process alone. They only guess what the program means: wh
 from __future__ import annotations
 
 from diskreplay.errors import MisuseWarning, warn_outside
+from diskreplay.native import core
 
 WATCHED_STEPS = 100
 """The least number of steps, of all environments, before a warning about cuts."""
@@ -46,52 +47,33 @@ EITHER = (
 
 
 class Watch:
-    """The counts of one buffer's rows so far, from which warnings follow."""
+    """The warnings that follow from one buffer's rows so far.
+
+    Attributes:
+        signs: the counts of the rows that begin episodes; the core counts, too.
+        to_say: the text of a warning that is due.
+    """
 
     def __init__(self) -> None:
-        self.steps = 0
-        self.cuts = 0
-        self.ends = 0
-        self.unmoved_ends = 0
-        self.empty_ends = 0
-        self.earning_ends = 0
+        self.signs = core.Signs()
+        self.signs.most_cuts, self.signs.watched_steps, self.signs.watched_ends = MOST_CUTS, WATCHED_STEPS, WATCHED_ENDS
         self.to_say: str | None = None
-        """The text of a warning that is due."""
-        self._said: set[str] = set()
 
     def ignore_resets(self) -> None:
         """Give no warning about steps that begin with the ``next_obs`` of an end: this learner never uses those."""
-        self._said.add("resets")
+        self.signs.resets_said = True
 
-    def count_row(self, steps: int, cuts: int, ends: int, unmoved: int, empty: int, earning: int) -> None:
-        """Count a row in which some environment does not go on.
-
-        Args:
-            steps: the steps of all environments so far.
-            cuts: the environments that begin an episode though nothing ended the one before.
-            ends: the environments whose step is the first after an end with a flag; without those that do not move.
-            unmoved: of ``ends``, those whose step begins with the ``next_obs`` of the end.
-            empty: of ``unmoved``, those whose step has no reward.
-            earning: of ``unmoved``, those where the step before the end had a reward.
-        """
-        self.steps = steps
-        self.cuts += cuts
-        self.ends += ends
-        self.unmoved_ends += unmoved
-        self.empty_ends += empty
-        self.earning_ends += earning
-        if self.cuts > MOST_CUTS * self.steps and self.steps >= WATCHED_STEPS:
-            self._due("cuts", CUTS)
-        elif WATCHED_ENDS <= self.ends == self.unmoved_ends:
-            if self.empty_ends < self.ends:
-                self._due("resets", SAME_STEP)
-            else:  # resets have no reward, which tells something only if other steps have one
-                self._due("resets", NEXT_STEP if self.earning_ends == self.ends else EITHER)
-
-    def _due(self, sign: str, text: str) -> None:
-        if sign not in self._said:
-            self._said.add(sign)
-            self.to_say = text.format(cuts=self.cuts, steps=self.steps, ends=self.ends)
+    def look(self, steps: int) -> None:
+        """Look whether a warning is due, after ``steps`` of all environments."""
+        signs = self.signs
+        if signs.cuts > signs.most_cuts * steps and steps >= signs.watched_steps:
+            if not signs.cuts_said:
+                signs.cuts_said = True
+                self.to_say = CUTS.format(cuts=signs.cuts, steps=steps)
+        elif signs.watched_ends <= signs.ends == signs.unmoved and not signs.resets_said:
+            signs.resets_said = True
+            resets = NEXT_STEP if signs.earning == signs.ends else EITHER  # they have no reward, unlike other steps
+            self.to_say = (SAME_STEP if signs.empty < signs.ends else resets).format(ends=signs.ends)
 
     def say(self) -> None:
         """Give the warning that is due, for the line outside of this package that led here."""

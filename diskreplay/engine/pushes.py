@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from diskreplay.errors import RemoteWarning, warn_outside
-from diskreplay.remote import BackgroundPush, ObjectStore, Push
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.storage.stream import lock as locked
+
+if TYPE_CHECKING:
+    from diskreplay.remote import BackgroundPush
 
 CLOSE_SECONDS = 60.0
 """The most seconds for which `close` waits until everything is pushed."""
@@ -17,6 +20,8 @@ CLOSE_SECONDS = 60.0
 
 def prepare(store: Store, stream: str, url: str, seconds: float) -> BackgroundPush:
     """Return an object that pushes a stream to a URL in the background."""
+    from diskreplay.remote import BackgroundPush, ObjectStore, Push
+
     return BackgroundPush(Push(store, stream, ObjectStore(url)), seconds)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from diskreplay.checks import check_count
 from diskreplay.engine import memory
 from diskreplay.errors import InputError
-from diskreplay.remote import checked_url
 from diskreplay.schema.ragged import PADDED, Forms, check_forms
+from diskreplay.storage.paths import checked_url
 
 
 class DefaultBytes(int):

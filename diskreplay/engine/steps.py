@@ -40,7 +40,7 @@ class Steps:
     @classmethod
     def of(cls, values: Row) -> Steps:
         starts = np.full(values.terminated.shape, CONTINUES, np.uint8)
-        return cls(values, starts, values.columns(values.obs, starts))
+        return cls(values, starts, values.columns(starts))
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -58,8 +58,8 @@ class Steps:
         goes_on = values.valid & ~(values.terminated | values.truncated)
         breaks = np.ones(self.starts.shape, bool)
         breaks[1:] = ~(goes_on[:-1] & values.valid[1:]) | (self.unlike[1:] & (not by_flags))
-        firsts = np.flatnonzero(breaks.reshape(len(self), -1).any(axis=1)).tolist() if len(self) else []
-        return zip(firsts, [*firsts[1:], len(self)], strict=True)
+        firsts = np.flatnonzero(breaks.any(axis=tuple(range(1, breaks.ndim)))).tolist()
+        return zip(firsts, [*firsts[1:], len(self)], strict=False)  # without a step there is no run
 
     @functools.cached_property
     def unlike(self) -> NDArray[np.bool_]:

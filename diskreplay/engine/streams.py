@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError, InputError, ReadFailedError
-from diskreplay.index.episodes import KeptEpisodes
 from diskreplay.index.log import NEVER, NOW
+from diskreplay.native import core
+from diskreplay.reading import in_core
+from diskreplay.reading.addresses import Addresses
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
-from diskreplay.reading.tables import Tables
 from diskreplay.sampling.window import Window, WindowsWithFacts
 from diskreplay.schema.columns import REWARD
 from diskreplay.schema.ids import Ids, stream_of
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter, read_commit
-from diskreplay.views.view import Sure, View
+from diskreplay.views.view import View
 
 
 class Streams:
@@ -33,13 +33,16 @@ class Streams:
         only_written: True to open only the stream that is written. The commit records of the others are read when
             :attr:`commits` is needed.
         reward: the name of the column that batches show as rewards.
+        gate: what bars the store from use. It is ``stale`` if a stream of another writer is only partly up to date;
+            then all such streams must be read anew.
     """
 
     def __init__(
         self, store: Store, cache_bytes: int, forget: Callable[[int], None], only_written: bool = False,
-        reward: str = REWARD,
+        reward: str = REWARD, *, gate: core.Gate,
     ) -> None:  # fmt: skip
         self.store = store
+        self.gate = gate
         self.reward = reward
         self.only_written = only_written
         self._records: dict[str, Commit] | None = None
@@ -47,17 +50,14 @@ class Streams:
         self._forget = forget
         self.cache = ChunkCache(cache_bytes)
         self.writer: StreamWriter | None = None
-        self.stale = False
-        """True if a stream of another writer is only partly up to date; then all such streams must be read anew."""
         self._open: dict[str, OpenStream] = {}
         self.all: list[OpenStream] = []
         """The open streams, in their order; a new list replaces it when a stream is added."""
-        self._tables: Tables | None = None
-        self._windows: list[tuple[tuple[int, int, int], Window] | None] = []
-        """The window of each stream at the last look, kept because most of a thousand streams rarely change."""
-        self._told: WindowsWithFacts | None = None
-        """The last answer of :meth:`windows`; None if one of them has changed since."""
-        self._episodes: list[KeptEpisodes] = []
+        self._addresses: Addresses | None = None
+        self.rows: core.Rows | None = None
+        """What one call a batch shows; None before ``addresses`` was asked for, or if there is no such call."""
+        self._held: frozenset[str] | None = None
+        """The columns in RAM when that was found."""
 
     def open(
         self, written: str | None, checkpoint: Checkpoint | None, may_go_back: Callable[[int], None] | None,
@@ -72,6 +72,7 @@ class Streams:
         """
         if written is not None:
             self.writer = self.store.write_stream(written, checkpoint, may_go_back, capacity)
+            self.writer.gate = self.gate
             self._show({written: OpenStream(self.store.schema, self.writer, self.cache, reward=self.reward)})
         self.open_readers(checkpoint)
 
@@ -83,11 +84,17 @@ class Streams:
         return sum([len(stream.log) for stream in self.all])
 
     @property
-    def tables(self) -> Tables | None:
-        """The tables of all streams, for plans, or None if there is no stream."""
-        if self._tables is None and self.all:
-            self._tables = Tables(self.all)
-        return self._tables
+    def addresses(self) -> Addresses | None:
+        """Where the core finds what all streams hold, or None if there is no stream."""
+        if not self.all:
+            return None
+        if self._addresses is None:
+            self._addresses = Addresses(self.all)
+        held = self.all[0].log.held
+        if held is not self._held:
+            self.rows = self._addresses.rows = in_core.rows(self.store.schema, self._addresses)
+            self._held = held
+        return self._addresses
 
     @property
     def newest(self) -> int:
@@ -126,7 +133,7 @@ class Streams:
         with self.store.files.coming(self.store.schema, new):
             self._open_each(commits, checkpoint)
         self.size_cache()
-        self.stale = False
+        self.gate.stale = False
 
     def _open_each(self, commits: Mapping[str, Commit], checkpoint: Checkpoint | None) -> None:
         streams = dict(self._open)
@@ -134,7 +141,7 @@ class Streams:
             if self.writer is not None and name == self.writer.name:
                 continue
             stream = streams.get(name)
-            if stream is not None and not self.stale and not checkpoint and self._caught_up(stream, newest):
+            if stream is not None and not self.gate.stale and not checkpoint and self._caught_up(stream, newest):
                 continue
             cut, read = (newest, None) if checkpoint else (None, newest)
             opened = open_stream(self.store, name, self.cache, cut, read, reward=self.reward)
@@ -148,9 +155,7 @@ class Streams:
 
     def _show(self, streams: dict[str, OpenStream]) -> None:
         self._open, self.all = streams, list(streams.values())
-        self._tables = None
-        self._windows, self._told = [None] * len(self.all), None
-        self._episodes = [stream.episodes for stream in self.all]
+        self._addresses = self.rows = self._held = None
 
     def _caught_up(self, stream: OpenStream, newest: Commit) -> bool:
         """Read the rows up to a newer commit; return False if the stream must be read anew."""
@@ -159,13 +164,13 @@ class Streams:
             return False
         if newest == ours:
             return True
-        self.stale = True
+        self.gate.stale = True
         try:
             stream.disk.load(newest)
             stream.catch_up()
         except (CorruptionError, ReadFailedError):
             return False  # evicted or replaced meanwhile, or damaged: reading it anew will tell
-        self.stale = False
+        self.gate.stale = False
         return True
 
     def size_cache(self) -> None:
@@ -185,29 +190,16 @@ class Streams:
 
     def windows(self) -> WindowsWithFacts:
         """Return the window of every stream, also of empty ones, as samplers see it."""
-        windows = self._windows
-        for at, stream in enumerate(self.all):
-            log, known = stream.log, windows[at]
-            now = log.begin, log.end, log.rows
-            if known is None or known[0] != now:
-                self._told = None
-                windows[at] = now, Window(log.first_id, log.stop_id, log.window, log.num_envs)
-        if self._told is None:
-            self._told = WindowsWithFacts(
-                [window for _, window in cast(list[tuple[Any, Window]], windows)], self._episodes
-            )
-        return self._told
+        logs = [stream.log for stream in self.all]
+        windows = [Window(log.first_id, log.stop_id, log.window, log.num_envs) for log in logs]
+        return WindowsWithFacts(windows, [stream.episodes for stream in self.all])
 
     def standing(self, view: View, ids: Ids) -> NDArray[np.int8]:
         """Return the standing of ids, which are in the windows, as items of a view."""
         streams = self.all
         if len(streams) == 1:
             return view.standing(streams[0], ids)
-        if isinstance(view, Sure):
-            streams = [stream for stream in streams if not view.stands_everywhere(stream)]
-        found = np.full(len(ids), NEVER if len(streams) == len(self.all) else NOW, np.int8)
-        if not streams:
-            return found
+        found = np.full(len(ids), NEVER, np.int8)
         numbers = stream_of(ids)
         named = set(numbers.tolist())  # a batch has rows of few of a thousand streams
         for stream in streams:

@@ -31,13 +31,13 @@ def watch(owner: object, engine: Engine) -> None:
 def give_up(engine: Engine) -> None:
     """Close a store that is about to be removed, without a commit."""
     with engine.write_lock:
-        if not engine.closed:
+        if not engine.gate.closed:
             engine.finish()
 
 
 def _end(engine: Engine, ending: bool) -> None:
     writer = engine.streams.writer
-    if engine.closed or engine.ending or writer is None or not writer.held:
+    if engine.gate.closed or engine.gate.ending or writer is None or not writer.held:
         return
     # No other thread can hold the locks of a forgotten buffer.
     if not engine.write_lock.acquire(timeout=EXIT_SECONDS if ending else 0):

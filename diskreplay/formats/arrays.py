@@ -130,8 +130,7 @@ def from_sb3(buffer: Any) -> Source:
     Raises InputError for an object that is no such buffer.
     """
     names = ("observations", "actions", "rewards", "dones", "pos", "full", "observation_space", "action_space")
-    missing = [name for name in names if not hasattr(buffer, name)]
-    if missing:
+    if missing := [name for name in names if not hasattr(buffer, name)]:
         raise InputError(f"{type(buffer).__name__} is no replay buffer of Stable-Baselines3: it has no {missing[0]!r}")
     shared = bool(getattr(buffer, "optimize_memory_usage", False))
     size, pos = buffer.rewards.shape[0], int(buffer.pos)
@@ -142,12 +141,11 @@ def from_sb3(buffer: Any) -> Source:
         return _EnvMajor(base, order, shape, np.dtype(dtype))
 
     def leaves(space: gymnasium.Space[Any], values: Any, root: str) -> dict[str, _EnvMajor]:
-        def base(name: str) -> Array:
-            found: Array = values[name.removeprefix(f"{root}/")] if isinstance(values, dict) else values
-            return found
-
+        arrays = (
+            {f"{root}/{key}": array for key, array in values.items()} if isinstance(values, dict) else {root: values}
+        )
         named = spaces.named_leaves(space, root)
-        return {name: flat(base(name), *spaces.leaf_layout(leaf, name)) for name, leaf in named.items()}
+        return {name: flat(arrays[name], *spaces.leaf_layout(leaf, name)) for name, leaf in named.items()}
 
     dones, rewards = flat(buffer.dones, (), bool)[:], flat(buffer.rewards, (), np.float32)
     timeouts = flat(buffer.timeouts, (), bool)[:] if hasattr(buffer, "timeouts") else np.zeros_like(dones)

@@ -69,9 +69,7 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 def _key(name: str) -> str:
     """Return the HDF5 key of a column: ``observations/camera`` for ``obs/camera``."""
     first, slash, rest = name.partition("/")
-    if first in KEYS:
-        return KEYS[first] + slash + rest
-    return f"infos/{name}"
+    return KEYS[first] + slash + rest if first in KEYS else f"infos/{name}"
 
 
 def _written(layout: Layout) -> dict[str, str]:

@@ -30,6 +30,7 @@ from diskreplay.formats.core.array_writer import write_flat
 from diskreplay.formats.core.convention import LAYOUT, Convention
 from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.names import free
 from diskreplay.formats.core.transitions import Source
 from diskreplay.formats.files import zarr_arrays
 from diskreplay.schema.columns import ACTION, OBS, REWARD, TERMINATED, TRUNCATED
@@ -47,13 +48,9 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
 
 def _keys(layout: Layout) -> dict[str, str]:
     keys: dict[str, str] = {}
-    for name in (ACTION, REWARD, TERMINATED, TRUNCATED, *layout.obs, *layout.action, *layout.columns):
-        if name == ACTION and name not in layout.action:
-            continue
-        key = name.removeprefix(f"{OBS}/").replace("/", ".")
-        while key in keys.values():
-            key += "."
-        keys.setdefault(name, key)
+    first = [name for name in layout.action if name == ACTION]
+    for name in dict.fromkeys([*first, REWARD, TERMINATED, TRUNCATED, *layout.obs, *layout.action, *layout.columns]):
+        keys[name] = free(name.removeprefix(f"{OBS}/").replace("/", "."), keys.values())
     return keys
 
 

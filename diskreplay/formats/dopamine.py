@@ -97,8 +97,8 @@ class CheckpointWriter:
             file = (folder / file_name(NAMES.get(name, name), suffix)).open("wb")
             self._files[name] = self._opened.enter_context(contextlib.closing(GzipWriter(file, shape, dtype)))
         self.rows = 0
-        self.cut: list[int] = []
-        self.both: list[int] = []
+        self.odd: dict[bool, list[int]] = {False: [], True: []}
+        """The rows that end an episode in neither flag, and those that end one in both."""
         self._ends: list[int] = []
         self._terminal = False
 
@@ -116,10 +116,8 @@ class CheckpointWriter:
         if steps.last[-1]:
             self._terminal, truncated = bool(steps.terminated[-1]), bool(steps.truncated[-1])
             self._ends.append(self.rows - 1)
-            if self._terminal and truncated:
-                self.both.append(self.rows - 1)
-            if not self._terminal and not truncated:
-                self.cut.append(self.rows - 1)
+            if self._terminal == truncated:
+                self.odd[truncated].append(self.rows - 1)
 
     def _append(self, columns: Mapping[str, Array], count: int) -> None:
         for name, (shape, dtype) in self._shapes.items():
@@ -150,27 +148,24 @@ class CheckpointWriter:
 def write(source: Source, target: pathlib.Path, compression: str) -> None:
     """Write a source to a new directory, as the module's docstring says."""
     target.mkdir()
-    checkpoints: list[CheckpointWriter] = []
     with contextlib.ExitStack() as stack:
 
-        def begin_checkpoint() -> None:
-            if checkpoints:
-                checkpoints[-1].finish()
-            checkpoint = CheckpointWriter(target, len(checkpoints), source.layout)
-            checkpoints.append(stack.enter_context(contextlib.closing(checkpoint)))
+        def opened(suffix: int) -> CheckpointWriter:
+            return stack.enter_context(contextlib.closing(CheckpointWriter(target, suffix, source.layout)))
 
-        begin_checkpoint()
+        checkpoints = [opened(0)]
         for block in episode_blocks(source.blocks()):
             if not block.start:
                 if checkpoints[-1].rows >= FILE_ROWS:
-                    begin_checkpoint()
+                    checkpoints[-1].finish()
+                    checkpoints.append(opened(len(checkpoints)))
                 checkpoints[-1].begin(block.steps.obs[OBS][0])
             checkpoints[-1].add(block.steps)
         checkpoints[-1].finish()
     described = {
         "layout": source.layout.to_json(),
-        "cut": {str(suffix): checkpoint.cut for suffix, checkpoint in enumerate(checkpoints)},
-        "both": {str(suffix): checkpoint.both for suffix, checkpoint in enumerate(checkpoints)},
+        "cut": {str(suffix): checkpoint.odd[False] for suffix, checkpoint in enumerate(checkpoints)},
+        "both": {str(suffix): checkpoint.odd[True] for suffix, checkpoint in enumerate(checkpoints)},
     }
     (target / DESCRIPTION).write_text(json.dumps(described, indent=1))
 
@@ -192,11 +187,11 @@ def read(path: pathlib.Path, choice: Choice) -> Iterator[Source]:
     checkpoints = [open_checkpoint(folder, suffix, choice) for suffix in suffixes]
     names.take(DESCRIPTION, *(f"{name}_ckpt.{suffix}.gz" for name in OTHERS for suffix in suffixes))
     names.take(*(path.name for checkpoint in checkpoints for path in checkpoint.paths.values()))
-    told, cut, both = description(folder / DESCRIPTION)
+    told, odd = description(folder / DESCRIPTION)
     layout = infer_layout(checkpoints) if told is None else told.only(choice.columns)
     for checkpoint in checkpoints:
         check_arrays(checkpoint, layout)
-    logs = Logs(linked(checkpoints), layout, told is not None, cut, both)
+    logs = Logs(linked(checkpoints), layout, told is not None, odd)
     each = [(int(rows.kept.sum()), int(rows.last[rows.kept].sum())) for _, rows in logs.each()]
     steps, episodes = sum(count for count, _ in each), sum(count for _, count in each)
     yield Source(layout, steps, lambda: with_next_obs(logs.steps()), episodes, names)

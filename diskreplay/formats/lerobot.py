@@ -47,10 +47,10 @@ from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.flat import ArrayLike, FlatArrays, flags, leaves_of
 from diskreplay.formats.core.format import Format, Holds, Loss
 from diskreplay.formats.core.layout import PACKETS, Layout, Shape, infer_dict, infer_space, infer_text, read_description
-from diskreplay.formats.core.names import Names, files_below, numbered
+from diskreplay.formats.core.names import Names, files_below, free, numbered
 from diskreplay.formats.core.reader import reader
 from diskreplay.formats.core.transitions import Source
-from diskreplay.formats.core.untrusted import parse_json, read_text
+from diskreplay.formats.core.untrusted import read_json
 from diskreplay.formats.files import images, lerobot_meta, lerobot_v2, mp4
 from diskreplay.formats.files.arrow import damage
 from diskreplay.formats.files.lerobot_meta import DESCRIPTION, DONE, EPISODE, FRAME, TASK, TIMESTAMP, DatasetMeta
@@ -145,9 +145,7 @@ def _finite(stats: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 def _described(path: pathlib.Path) -> tuple[Layout | None, dict[str, str]]:
     """Return the layout and our name of each feature that :func:`write` left, or None and nothing if it did not."""
     file = path / DESCRIPTION
-    if not file.exists():
-        return None, {}
-    return read_description(parse_json(read_text(file), str(file)), str(file))
+    return read_description(read_json(file), str(file)) if file.exists() else (None, {})
 
 
 def _shaped(meta: DatasetMeta, key: str, name: str, layout: Layout | None) -> Shape | None:
@@ -193,11 +191,11 @@ def _with_video(layout: Layout, arrays: Mapping[str, ArrayLike]) -> Layout:
 
 
 def _flags(where: str, arrays: Mapping[str, ArrayLike], last: Array) -> tuple[Array, Array]:
+    count = len(last)
     if TERMINATED in arrays and TRUNCATED in arrays:
-        terminated, truncated = (flags(where, name, arrays[name], len(last)) for name in (TERMINATED, TRUNCATED))
-        return terminated, truncated
-    done = next((name for name in FLAGGED if name in arrays), None)
-    terminated = last & flags(where, done or DONE, arrays[done] if done else None, len(last))
+        return flags(where, TERMINATED, arrays[TERMINATED], count), flags(where, TRUNCATED, arrays[TRUNCATED], count)
+    done = next((name for name in FLAGGED if name in arrays), DONE)
+    terminated = last & flags(where, done, arrays.get(done), count)
     return terminated, last & ~terminated
 
 
@@ -294,18 +292,14 @@ def _keys(layout: Layout, origin: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     taken = {*came.values(), *lerobot_meta.NUMBERED}
     for name in [*(name for part in given for name in part), *([REWARD] if REWARD in came else [])]:
-        key = came.get(name)
-        if key is None:
-            root, _, rest = name.partition("/")
-            first = lerobot_meta.OBSERVATION if root == OBS else root
-            own = rest.startswith(f"{first}.")  # as an import names it
-            key = FLAGS.get(name) or ".".join(filter(None, ["" if own else first, *rest.split("/")]))
-            if name == OBS:
-                key = "observation.image" if images.is_image(*layout.obs[OBS]) else "observation.state"
-            while key in taken:
-                key += "."
-        taken.add(key)
-        found[name] = key
+        root, _, rest = name.partition("/")
+        first = lerobot_meta.OBSERVATION if root == OBS else root
+        own = rest.startswith(f"{first}.")  # as an import names it
+        key = FLAGS.get(name) or ".".join(filter(None, ["" if own else first, *rest.split("/")]))
+        if name == OBS:
+            key = "observation.image" if images.is_image(*layout.obs[OBS]) else "observation.state"
+        found[name] = came.get(name) or free(key, taken)
+        taken.add(found[name])
     return found
 
 
@@ -326,15 +320,12 @@ def _feature(layout: Layout, name: str, origin: Mapping[str, Any], key: str, com
 def _kind(layout: Layout, name: str, came: Mapping[str, Any] | None, compression: str) -> str:
     """Return the dtype of a feature: "video", "image", "string", or that of its numbers."""
     shape, dtype = layout.step_shapes[name]
-    if name in layout.video:
-        return "video"
     if name in layout.texts:
         return "string"
-    if not images.is_image(shape, dtype):
+    if name not in layout.video and not images.is_image(shape, dtype):
         return dtype.name
-    if compression == "png" or (came and came["dtype"] == "image") or not mp4.is_encodable(shape, dtype):
-        return "image"
-    return "video"
+    as_image = compression == "png" or (came and came["dtype"] == "image") or not mp4.is_encodable(shape, dtype)
+    return "image" if as_image and name not in layout.video else "video"
 
 
 def losses(layout: Layout, episodes: Sequence[Episode], compression: str) -> list[Loss]:
@@ -342,10 +333,11 @@ def losses(layout: Layout, episodes: Sequence[Episode], compression: str) -> lis
     origin = layout.provenance.get(NAME) or {}
     keys = _keys(layout, origin)
     steps = sum(episode.length for episode in episodes)
-    found = []
-    for name, key in keys.items():
-        if name not in layout.video and _feature(layout, name, origin, key, compression)["dtype"] == "video":
-            found.append(Loss(f"exact pixels of {name!r}, which are encoded (not with --compression png)", steps))
+    kinds = {name: _feature(layout, name, origin, key, compression)["dtype"] for name, key in keys.items()}
+    encoded = [name for name, kind in kinds.items() if kind == "video" and name not in layout.video]
+    found = [
+        Loss(f"exact pixels of {name!r}, which are encoded (not with --compression png)", steps) for name in encoded
+    ]
     if _task(layout, keys) is not None:
         found += [Loss(f"numbers {name!r} of tasks as they came", steps) for name, key in keys.items() if key == TASK]
     if origin and REWARD not in keys:

@@ -97,11 +97,9 @@ class _Episodes:
         array, path = self._file.array(name), name.partition("/")[2]
         if len(array.shape) == 1 and h5py.check_string_dtype(array.dtype):
             return code_points(array.where, array[:])
-        if len(array.shape) == 1:
-            encoded = h5py.check_vlen_dtype(array.dtype) == np.uint8
-        else:
-            encoded = len(array.shape) == 2 and len(self._shapes.get(path, ())) > 1 and array.dtype == np.uint8
-        if not encoded:
+        varying = len(array.shape) == 1 and h5py.check_vlen_dtype(array.dtype) == np.uint8
+        padded = len(array.shape) == 2 and len(self._shapes.get(path, ())) > 1 and array.dtype == np.uint8
+        if not (varying or padded):
             return array
         return EncodedImages(
             array.where, lambda start, stop: [row.tobytes() for row in array[start:stop]], array.shape[0]

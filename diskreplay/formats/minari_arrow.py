@@ -19,7 +19,7 @@ import functools
 import json
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from diskreplay.checks import Array
 from diskreplay.errors import InputError
@@ -209,11 +209,9 @@ def _values(where: str, field: Any, array: Any) -> ArrayLike:
     if kinds.is_fixed_size_list(array.type) and is_number(array.type.value_type) and not array.null_count:
         note = (field.metadata or {}).get(b"shape")
         shape = [array.type.list_size] if note is None else [int(size) for size in note.split(b",") if size]
-        values: Array = array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), *shape)
-        return values
+        return cast(Array, array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), *shape))
     if is_number(array.type) and not array.null_count:
-        numbers: Array = array.to_numpy(zero_copy_only=False)
-        return numbers
+        return cast(Array, array.to_numpy(zero_copy_only=False))
     raise InputError(f"{where} has values of type {array.type}, or misses some; numbers, texts and images are read")
 
 

@@ -46,8 +46,9 @@ from diskreplay.formats.core.convention import FINAL_OBS, LAYOUT, Convention
 from diskreplay.formats.core.ends import DONE
 from diskreplay.formats.core.flat import FlatArrays
 from diskreplay.formats.core.format import Holds
-from diskreplay.formats.core.layout import Layout, Shape, infer_text
-from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.formats.core.layout import Layout, infer_text
+from diskreplay.formats.core.names import free
+from diskreplay.formats.core.transitions import Source, Transitions, no_steps
 from diskreplay.formats.files import images, parquet_table
 from diskreplay.formats.files.arrow import number_array, picture_array, text_array
 from diskreplay.formats.files.parquet_array import ParquetArray
@@ -91,12 +92,6 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
             out.write_table(pa.concat_tables(waiting), row_group_size=1 << 30)
 
 
-def _shapes(layout: Layout) -> dict[str, Shape]:
-    found: dict[str, Shape] = {**layout.obs, **layout.action, REWARD: ((), layout.reward_dtype)}
-    found |= {name: ((), np.dtype(bool)) for name in (TERMINATED, TRUNCATED)}
-    return {**found, **{_final(name): shape for name, shape in layout.obs.items()}, **layout.columns}
-
-
 def _final(name: str) -> str:
     """Return our name of the final observations of a leaf: ``.final_obs/camera`` for ``obs/camera``."""
     return name.replace(OBS, FINAL_OBS, 1)
@@ -106,41 +101,23 @@ def _keys(layout: Layout) -> dict[str, str]:
     """Return the Parquet column of each of ours; names that meet get a dot."""
     roots = {OBS: "observation", FINAL_OBS: "final_observation"}
     keys = dict(PLACES)
-    for name in _shapes(layout):
+    for name in [*layout.obs, *layout.action, *FLAGS, *map(_final, layout.obs), *layout.columns]:
         root, _, rest = name.partition("/")
         key = FLAGS.get(name) or ".".join([roots.get(root, root), *filter(None, rest.split("/"))])
-        key = name if name in layout.columns else key
-        while key in keys.values():
-            key += "."
-        keys[name] = key
+        keys[name] = free(name if name in layout.columns else key, keys.values())
     return keys
 
 
 def _schema(layout: Layout, keys: Mapping[str, str], png: bool) -> Any:
     import pyarrow as pa
 
-    fields, pictures, finals = [], {}, {_final(name): name for name in layout.obs}
-    ragged, texts = layout.ragged, layout.texts
-    for name, (shape, dtype) in _shapes(layout).items():
-        own = finals.get(name, name)
-        if own in texts:
-            kind = pa.string()
-        elif own in ragged or not images.is_image(shape, dtype):
-            kind = pa.from_numpy_dtype(dtype)
-            for length in reversed(shape):
-                kind = pa.list_(kind, -1 if name in finals else length)
-            kind = pa.list_(kind) if own in ragged else kind
-        elif png:
-            kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-            pictures[keys[name]] = {"_type": "Image"}
-        else:
-            kind = pa.binary()
-        fields.append(pa.field(keys[name], kind))
-    fields += [pa.field(key, pa.bool_() if name == DONE else pa.int64()) for name, key in PLACES.items()]
+    kinds = {key: array.type for key, array in _arrow(no_steps(layout), layout, keys, png).items()}
+    kinds |= {key: pa.bool_() if name == DONE else pa.int64() for name, key in PLACES.items()}
     metadata = {METADATA: json.dumps({"layout": layout.to_json(), "keys": dict(keys)}).encode()}
-    if pictures:
+    if pictures := {key: {"_type": "Image"} for key, kind in kinds.items() if pa.types.is_struct(kind)}:
         metadata[b"huggingface"] = json.dumps({"info": {"features": pictures}}).encode()
-    return pa.schema(fields, metadata)
+    ordered = [*(key for name, key in keys.items() if name not in PLACES), *PLACES.values()]
+    return pa.schema([(key, kinds[key]) for key in ordered], metadata)
 
 
 def _arrow(steps: Transitions, layout: Layout, keys: Mapping[str, str], png: bool) -> dict[str, Any]:

@@ -39,6 +39,7 @@ key                                of step ``t``
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -85,46 +86,36 @@ class EpisodeFeature:
         self.image = images.is_image(shape, dtype) and not ragged
         numbers = dtype == np.float32 or (dtype.kind in "biu" and dtype != np.uint64 and len(shape) <= 1)
         self.kind = "byte" if self.image or ragged or not numbers else "float" if dtype.kind == "f" else "int"
-        self._parts: list[Array] = []
-        self._values: list[bytes] = []
+        self._values: list[Any] = []
         self.size = 0
 
     def append(self, values: Any) -> None:
         """Take values ``(n, *shape)``, or Lists; raise InputError for code points that are no text."""
         if self.kind != "byte":
-            self._parts.append(np.ascontiguousarray(values).reshape(-1).copy())
-            # Integers take up to ten bytes, but those of a dataset are small.
-            self.size += self._parts[-1].size * 4
-            return
-        if self.text:
+            each: list[Any] = [np.array(values).reshape(-1)]
+        elif self.text:
             each = utf8(self.text, values)
         else:
             each = images.encoded(values) if self.image else [value.tobytes() for value in values]
         self._values += each
-        self.size += sum(map(len, each))
+        # Integers take up to ten bytes, but those of a dataset are small.
+        self.size += sum(map(len, each)) * (1 if self.kind == "byte" else 4)
 
     def taken(self) -> tuple[Any, str]:
         """Return all values as the library wants them, and forget them."""
-        if self.kind == "byte":
-            found: Any = self._values
-        else:
-            found = np.concatenate(self._parts)
-            found = found.astype(np.int64) if self.kind == "int" else found
-        self._parts, self._values, self.size = [], [], 0
-        return found, self.kind
+        found, self._values, self.size = self._values, [], 0
+        dtype = np.int64 if self.kind == "int" else np.float32
+        return (found if self.kind == "byte" else np.concatenate(found, dtype=dtype)), self.kind
 
     def feature(self) -> dict[str, Any]:
         """Return the feature as ``features.json`` has it."""
         if self.text:
             return TEXT_FEATURE
-        shape = (*self.shape, 1) if self.image and len(self.shape) == 2 else self.shape
-        sizes = [str(length) for length in ((-1, *shape) if self.ragged else shape)]
-        dimensions = {"dimensions": sizes} if sizes else {}
+        shape = (*[-1] * self.ragged, *self.shape, *[1] * (self.image and len(self.shape) == 2))
+        value = {"shape": {"dimensions": [str(size) for size in shape]} if shape else {}, "dtype": self.dtype.name}
         if self.image:
-            image = {"shape": dimensions, "dtype": "uint8", "encodingFormat": "png"}
-            return {"pythonClassName": f"{MODULE}.image_feature.Image", "image": image}
-        encoding = "bytes" if self.kind == "byte" else "none"
-        tensor = {"shape": dimensions, "dtype": self.dtype.name, "encoding": encoding}
+            return {"pythonClassName": f"{MODULE}.image_feature.Image", "image": {**value, "encodingFormat": "png"}}
+        tensor = {**value, "encoding": "bytes" if self.kind == "byte" else "none"}
         return {"pythonClassName": f"{MODULE}.tensor_feature.Tensor", "tensor": tensor}
 
 
@@ -133,10 +124,8 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
     from tfrecord.writer import TFRecordWriter
 
     target.mkdir()
-    columns, facts = _columns(source.layout), bool(source.facts)
-    writer = TFRecordWriter(str(target / RECORDS))
-    episodes = 0
-    try:
+    columns, facts, episodes = _columns(source.layout), bool(source.facts), 0
+    with contextlib.closing(TFRecordWriter(str(target / RECORDS))) as writer:
         for block in episode_blocks(source.blocks()):
             for key, values in _rows(block.steps, not block.start).items():
                 columns[key].append(values)
@@ -148,14 +137,15 @@ def write(source: Source, target: pathlib.Path, compression: str) -> None:
                 told = {FACTS: (json.dumps(source.facts[block.number]).encode(), "byte")} if facts else {}
                 writer.write({**{STEPS + key: column.taken() for key, column in columns.items()}, **told})
                 episodes = block.number + 1
-    finally:
-        writer.close()
-    numbers = {"bytes": (target / RECORDS).stat().st_size, "episodes": episodes}
-    (target / FEATURES).write_text(json.dumps(_features(columns, facts), indent=1))
-    (target / INFO).write_text(json.dumps(_info(numbers), indent=1))
-    (target / LAYOUT).write_text(json.dumps(source.layout.to_json(), indent=1))
-    if source.layout.provenance:
-        (target / ORIGIN).write_text(json.dumps(dict(source.layout.provenance), indent=1))
+    origin = dict(source.layout.provenance)
+    documents = {
+        FEATURES: _features(columns, facts),
+        INFO: _info(episodes, (target / RECORDS).stat().st_size),
+        LAYOUT: source.layout.to_json(),
+        **({ORIGIN: origin} if origin else {}),
+    }
+    for name, document in documents.items():
+        (target / name).write_text(json.dumps(document, indent=1))
 
 
 def _key(name: str) -> str:
@@ -179,16 +169,15 @@ def _rows(steps: Transitions, begins: bool) -> dict[str, Array]:
     return {
         **{_key(name): values for name, values in columns.items()},
         DISCOUNT: np.where(steps.terminated, np.float32(0), np.float32(1)),
-        "is_first": (np.arange(count) == 0) & begins, "is_last": np.zeros(count, bool),
-        "is_terminal": np.zeros(count, bool), "is_truncated": np.zeros(count, bool),
-    }  # fmt: skip
+        **dict.fromkeys(FLAGS, np.zeros(count, bool)),
+        "is_first": (np.arange(count) == 0) & begins,
+    }
 
 
 def _final(steps: Transitions) -> dict[str, Any]:
     found = {key: nothing(values) for key, values in _rows(steps, False).items()}
     found |= {_key(name): values[-1:] for name, values in steps.next_obs.items()}
-    flags = {"is_last": np.ones(1, bool), "is_terminal": steps.terminated[-1:], "is_truncated": steps.truncated[-1:]}
-    return {**found, **flags}
+    return found | dict(zip(FLAGS[1:], (np.ones(1, bool), steps.terminated[-1:], steps.truncated[-1:]), strict=True))
 
 
 def _dict(features: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,8 +190,7 @@ def _nested(columns: Iterable[tuple[str, EpisodeFeature]]) -> dict[str, Any]:
     for key, column in columns:
         first, _, rest = key.partition("/")
         groups.setdefault(first, []).append((rest, column))
-    plain = {first: parts[0][1].feature() if not parts[0][0] else _nested(parts) for first, parts in groups.items()}
-    return _dict(plain)
+    return _dict({key: _nested(parts) if parts[0][0] else parts[0][1].feature() for key, parts in groups.items()})
 
 
 def _features(columns: Mapping[str, EpisodeFeature], facts: bool) -> dict[str, Any]:
@@ -212,7 +200,7 @@ def _features(columns: Mapping[str, EpisodeFeature], facts: bool) -> dict[str, A
     return _dict({"steps": steps, **told})
 
 
-def _info(numbers: Mapping[str, int]) -> dict[str, Any]:
+def _info(episodes: int, size: int) -> dict[str, Any]:
     return {
         "name": NAME,
         "version": VERSION,
@@ -221,8 +209,8 @@ def _info(numbers: Mapping[str, int]) -> dict[str, Any]:
         "splits": [
             {
                 "name": "train",
-                "shardLengths": [str(numbers["episodes"])],
-                "numBytes": str(numbers["bytes"]),
+                "shardLengths": [str(episodes)],
+                "numBytes": str(size),
                 "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
             }
         ],

@@ -6,5 +6,5 @@ which guards what is in RAM.
 - A ``Table`` (``ring.py``) holds the rows of the window and of its context; row ``r`` stands at position ``r %
   length``.
 - Entering a record of a log of bytes (``ByteLog``) twice has the same effect as entering it once.
-- Only modules that are loaded late import ``jit``, because that imports numba.
+- Trees, ranks and slots are arrays here; the core changes them.
 """

@@ -25,16 +25,6 @@ def of_rows(starts: NDArray[np.uint8], valid: NDArray[np.bool_], first: int) -> 
     return np.stack([rows + first, envs, codes], axis=1)
 
 
-def to_rows(places: Places, begin: int, end: int, num_envs: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Return start codes and ``valid`` of rows ``[begin, end)``, ``(rows, num_envs)`` each, from their entries."""
-    row, env, code = places[(places[:, 0] >= begin) & (places[:, 0] < end)].T
-    starts = np.zeros((end - begin, num_envs), np.uint8)
-    valid = np.ones((end - begin, num_envs), bool)
-    starts[row - begin, env] = code % INVALID
-    valid[row - begin, env] = code < INVALID
-    return starts, valid
-
-
 class Cuts:
     """The table of cuts of a stream that is written.
 

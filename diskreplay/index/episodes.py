@@ -8,7 +8,8 @@ environment's newest episode may still be going on.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,7 @@ class _Copied:
     """An episode's attribute ``facts``; each access returns a copy, because several callers may hold the episode."""
 
     def __get__(self, episode: Episode | None, kind: type[Episode]) -> dict[str, Any]:
-        found: dict[str, Any] = {} if episode is None else copied(getattr(episode, KEPT))
-        return found
+        return {} if episode is None else copied(getattr(episode, KEPT))
 
     def __set__(self, episode: Episode, facts: dict[str, Any] | _Copied) -> None:
         object.__setattr__(episode, KEPT, {} if isinstance(facts, _Copied) else facts)
@@ -78,8 +78,6 @@ class Episode:
 def ends(log: StreamLog) -> dict[str, int]:
     """Count a window's episodes by their end: "terminated", else "truncated", else "cut off" (without a flag)."""
     rows = np.arange(log.begin, log.end)
-    if not len(rows):
-        return {TERMINATED: 0, TRUNCATED: 0, CUT_OFF: 0}
     terminated, truncated, valid = (log.table.take(name, rows) for name in (TERMINATED, TRUNCATED, VALID))
     begins = log.table.take(START, rows[1:]) != CONTINUES
     flagged = terminated | truncated
@@ -284,26 +282,26 @@ def around(log: StreamLog, row: int, env: int) -> tuple[int, int | None, bool]:
     is the first row after ``row`` that does not continue the row before it, whether it is a transition or not; it is
     None if there is none yet.
     """
-    start, complete = log.begin, False
-    for high in range(row + 1, log.begin, -LOOKED_ROWS):
-        rows = np.arange(max(log.begin, high - LOOKED_ROWS), high)
-        first = np.flatnonzero(log.begins(rows, np.full(len(rows), env)))
-        if len(first):
-            start, complete = int(rows[first[-1]]), True
-            break
+    first = _newest(log, row + 1, env, log.begins)
+    start, complete = (log.begin, False) if first is None else (first, True)
     for low in range(row + 1, log.end, LOOKED_ROWS):
         rows = np.arange(low, min(low + LOOKED_ROWS, log.end))
-        first = np.flatnonzero(log.begins(rows, np.full(len(rows), env)))
-        if len(first):
-            return start, int(rows[first[0]]), complete
+        there = np.flatnonzero(log.begins(rows, np.full(len(rows), env)))
+        if len(there):
+            return start, int(rows[there[0]]), complete
     return start, None, complete
 
 
 def newest(log: StreamLog, env: int) -> int | None:
     """Return the newest row of the window that is a transition in environment ``env``, or None if there is none."""
-    for high in range(log.end, log.begin, -LOOKED_ROWS):
+    return _newest(log, log.end, env, functools.partial(log.take, VALID))
+
+
+def _newest(log: StreamLog, stop: int, env: int, test: Callable[[Ids, Ids], NDArray[Any]]) -> int | None:
+    """Return the newest row of the window below ``stop`` for which ``test(rows, envs)`` is true, or None."""
+    for high in range(stop, log.begin, -LOOKED_ROWS):
         rows = np.arange(max(log.begin, high - LOOKED_ROWS), high)
-        there = np.flatnonzero(log.take(VALID, rows, np.full(len(rows), env)))
+        there = np.flatnonzero(test(rows, np.full(len(rows), env)))
         if len(there):
             return int(rows[there[-1]])
     return None

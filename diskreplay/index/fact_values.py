@@ -6,12 +6,13 @@ integers above 2**53 or below -2**53, since float64 holds not all of those exact
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from diskreplay.checks import Mask
 
 MISSING: Any = object()
 """The value of a fact that an episode does not have."""
@@ -24,17 +25,13 @@ MOST_EXACT = 1 << 53
 """float64 holds every integer from 0 to this one exactly."""
 _KINDS = {type(MISSING): NONE, int: NUMBER, float: NUMBER, bool: FLAG}
 
-Mask = NDArray[np.bool_]
-
 
 def kind_of(value: Any) -> int:
-    """Return the kind of a fact's value."""
     kind = _KINDS.get(type(value), OTHER)
     return OTHER if kind == NUMBER and type(value) is int and abs(value) > MOST_EXACT else kind
 
 
-@dataclasses.dataclass(frozen=True)
-class FactValues:
+class FactValues(NamedTuple):
     """The values ``(n,)`` of one fact, :data:`MISSING` where an episode does not have it.
 
     Attributes:
@@ -49,7 +46,6 @@ class FactValues:
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> FactValues:
-        """Return values with their kinds and numbers."""
         count = len(values)
         kinds = np.fromiter(map(kind_of, values), np.uint8, count)
         plain = (kinds == NUMBER) | (kinds == FLAG)
@@ -104,7 +100,5 @@ def values_of(known: Sequence[dict[str, Any]], name: str) -> FactValues:
     if "." in name:
         path = name.split(".")
         return FactValues.of([part_of(facts, path) for facts in known])
-    if name == "tags":  # an episode without tags has an empty list
-        none: list[str] = []
-        return FactValues.of([facts.get(name, none) for facts in known])
-    return FactValues.of([facts.get(name, MISSING) for facts in known])
+    none = [] if name == "tags" else MISSING  # an episode without tags has an empty list
+    return FactValues.of([facts.get(name, none) for facts in known])

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Bytes
 from diskreplay.index.log import StreamLog
 from diskreplay.index.where import NAME
 
@@ -37,7 +38,6 @@ SHARED_LENGTH = 64
 """Equal texts of at most this many characters share one object; equal texts that are longer need not."""
 NOWHERE = -1
 
-Bytes = NDArray[np.uint8]
 Facts = dict[str, Any]
 
 
@@ -112,6 +112,7 @@ class EpisodeFacts:
     def wait(self, envs: Sequence[int], facts: Facts) -> None:
         """Have ``facts`` wait for the next episode of each of these environments; they replace those that wait."""
         self._waiting = {**self._waiting, **dict.fromkeys(envs, facts)}
+        self._tell_log()
 
     def waiting(self, env: int) -> Facts | None:
         return self._waiting.get(env)
@@ -145,6 +146,11 @@ class EpisodeFacts:
         if stop is None:
             self._open[env] = key
         self._noted[key] = one._replace(stop=stop, facts=shared(facts))
+        self._tell_log()
+
+    def _tell_log(self) -> None:
+        """Tell the log whether rows may begin or end episodes that have facts."""
+        self.log.noted = bool(self._open or self._waiting)
 
     def _change(self, row: int) -> None:
         self.changed = row if self.changed is None else min(self.changed, row)
@@ -162,22 +168,16 @@ class EpisodeFacts:
         if not self._open and not self._waiting:
             return
         for env in envs:
-            given = self._waiting.get(env) if valid[env] else None
-            old, key = self._open.get(env), self.key(row, env)
-            if old is None and given is None:
-                continue
-            before = self._noted.get(old) if old is not None else None
-            if old is not None:
-                if before is not None:
-                    self._unwritten[old] = None
-                    self._noted[old] = before._replace(stop=row)
-                self._open.pop(env, None)
-            if given:
+            old = self._open.pop(env, None)
+            if old is not None and (before := self._noted.get(old)) is not None:
+                self._unwritten[old] = None
+                self._noted[old] = before._replace(stop=row)
+            if valid[env] and (given := self._waiting.pop(env, None)):
+                key = self.key(row, env)
                 self._unwritten[key] = None
                 self._noted[key] = Noted(row, env, None, shared(given), NOWHERE, 0)
                 self._open[env] = key
-            if given is not None:
-                self._waiting.pop(env, None)
+        self._tell_log()
 
     # The log of bytes
 
@@ -185,6 +185,7 @@ class EpisodeFacts:
         """Forget all noted facts, written or not; facts that wait are kept."""
         self._change(0)
         self._noted, self._open, self._unwritten = {}, {}, {}
+        self._tell_log()
 
     def records(self, data: Bytes, at: int) -> Iterator[Noted]:
         """Yield the complete lines in ``data``, whose first byte is byte ``at`` of the log of bytes.
@@ -233,6 +234,7 @@ class EpisodeFacts:
             self._open[one.env] = key
         elif self._open.get(one.env) == key:
             del self._open[one.env]
+        self._tell_log()
         self._unwritten.pop(key, None)
 
     def news(self, at: int) -> tuple[Bytes, list[Noted]]:
@@ -344,7 +346,6 @@ def shared(value: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of a value that JSON can hold."""
     if isinstance(value, Mapping):
         return {name: copied(part) for name, part in value.items()}
     return [copied(part) for part in value] if isinstance(value, list) else value

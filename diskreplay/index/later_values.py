@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from diskreplay.checks import Bytes
 from diskreplay.index.log import StreamLog, place_of
 from diskreplay.schema.columns import Column
 from diskreplay.schema.ids import Ids
@@ -33,8 +33,6 @@ BLOCK_BYTES = 1 << 20
 MOST_BYTES = 1 << 24
 """The most bytes of values that are accepted in one block; a single value may have more."""
 HEADER_BYTES, PLACE_BYTES = 8, 8
-
-Bytes = NDArray[np.uint8]
 
 
 class ValueBlock(NamedTuple):
@@ -82,7 +80,6 @@ class LaterValues:
         self.slack = SLACK_BYTES
 
     def restart(self) -> None:
-        """Forget all values."""
         for name in self.log.later:
             self.log.table.arrays[name][:] = 0
 
@@ -120,13 +117,11 @@ class LaterValues:
 
     def _begins(self, block: ValueBlock) -> Ids:
         """Return, for each value of a block, the byte of the log of bytes at which it begins."""
-        found: Ids = block.at + self.columns[block.number].item_bytes * np.arange(len(block.places))
-        return found
+        return block.at + self.columns[block.number].item_bytes * np.arange(len(block.places))
 
     def _positions(self, places: Ids) -> Ids:
         """Return the positions of places in the table's arrays, as if rows and environments were one axis."""
-        found: Ids = places % (self.log.table.length * self.log.num_envs)
-        return found
+        return places % (self.log.table.length * self.log.num_envs)
 
     def news(self, at: int) -> tuple[Bytes, None]:
         """Return no bytes, because values become a record as soon as they are written."""

@@ -13,6 +13,7 @@ log has the numbers that say so.
 
 from __future__ import annotations
 
+import copy
 import enum
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.native import core
 from diskreplay.schema.columns import CONTINUES, PLACE, START, TERMINATED, TRUNCATED, VALID, Column, Start
 from diskreplay.schema.ids import STREAM_SHIFT, Ids
 from diskreplay.schema.ring import Table
@@ -60,7 +62,7 @@ NEVER, NOW, LATER = (int(standing) for standing in Standing)
 """The standings as plain integers, to compare arrays with; :data:`diskreplay.schema.columns.CONTINUES` says why."""
 
 
-class StreamLog:
+class StreamLog(core.Window):
     """What one stream holds in RAM. Callers hold ``engine.lock``.
 
     Args:
@@ -94,18 +96,17 @@ class StreamLog:
         held = {c.name: ((num_envs, *c.shape), c.dtype) for c in small}
         self.resident = tuple(held)
         """The names of the columns that the log holds, without the later columns."""
-        written: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-        written |= {place_of(c.name): ((num_envs,), np.dtype(np.int64)) for c in later}
-        written |= {c.name: ((num_envs, *c.shape), c.dtype) for c in later if c.name in kept}
+        places = {place_of(c.name): ((num_envs,), np.dtype(np.int64)) for c in later}
+        written = {**places, **{c.name: ((num_envs, *c.shape), c.dtype) for c in later if c.name in kept}}
         self.later = tuple(written)
         """The names of the table's arrays for later columns; a row without a value has zeros there."""
         self.held = frozenset(self.resident + self.later)
         """The names in ``resident`` and ``later``."""
         self._all = len(tuple(columns)) + 2 * len(tuple(later))
-        self.table = Table.new({**held, **written, NEXT_PATCH: ((num_envs,), np.int64)}, self.rows + context + 2)
+        self.table: Table = Table.new({**held, **written, NEXT_PATCH: ((num_envs,), np.int64)}, self.rows + context + 2)
         """The arrays of the rows, each ``(length, num_envs, *shape)``; a longer table replaces it when it is full."""
         patched = [c for c in patch_columns if c.name == PLACE or c.name in held]
-        self.patches = Table.new({c.name: (c.shape, c.dtype) for c in patched})
+        self.patches: Table = Table.new({c.name: (c.shape, c.dtype) for c in patched})
         """The small columns of the patches, each ``(length, *shape)``; patch ``n`` stands at ``n % length``."""
         self.older_patches: dict[tuple[int, int], int] = {}
         """For each row and environment whose start code has the rule PATCHES: the number of a patch.
@@ -119,13 +120,9 @@ class StreamLog:
         It is the patch with the frame before the newest one, and has offset 2. The patch with the newest frame
         has offset 1.
         """
-        self.begin = 0
-        self.end = 0
-        self.patch_begin = 0
-        self.patch_end = 0
-        self.pending = False
         self.invalid = 0
         """How many entries of the window are no transitions; an entry is one row of one environment."""
+        self.restart(0, 0, 0)
 
     def __len__(self) -> int:
         """Return the number of transitions in the window."""
@@ -186,16 +183,11 @@ class StreamLog:
     def take(self, name: str, rows: Ids, envs: Ids) -> NDArray[Any]:
         """Return the values of a held column at rows and environments, ``(*rows.shape, *shape)``."""
         table = self.table
-        found: NDArray[Any] = table.arrays[name][rows % table.length, envs]
-        return found
+        return table.arrays[name][rows % table.length, envs]
 
     def span(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Return a copy of a held column's values in rows ``[start, stop)``, ``(rows, num_envs, *shape)``."""
         return self.table.span(name, start, stop)
-
-    def patch_numbers(self, rows: Ids, envs: Ids) -> Ids:
-        """Return the number of the patch with each row's next observation, or -1 if the next row holds it."""
-        return self.at(NEXT_PATCH, self.positions(rows, envs))
 
     def positions(self, rows: Ids, envs: Ids) -> Ids:
         """Return the positions of rows and environments in the table, for :meth:`at` and :meth:`next_at`.
@@ -258,11 +250,16 @@ class StreamLog:
 
     def restart(self, begin: int, first_row: int, first_patch: int) -> None:
         """Forget everything, and set where the window begins, and the numbers of the next row and the next patch."""
+        self.begin, self.end, self.invalid = begin, first_row, 0
+        self.pending = self.going = self.noted = False
+        self.cut = -1
+        self.skip_patches(first_patch)
+
+    def skip_patches(self, first: int) -> None:
+        """Forget all patches, and set the number of the next one."""
         self.older_patches.clear()
         self.next_older_patches.clear()
-        self.begin, self.end, self.invalid = begin, first_row, 0
-        self.patch_begin = self.patch_end = first_patch
-        self.pending = False
+        self.patch_begin = self.patch_end = first
 
     def reserve(self, rows: int = 1) -> None:
         """Make room for ``rows`` more rows, and for the pending observation after them."""
@@ -284,12 +281,9 @@ class StreamLog:
         """Move the window's first row forward to ``begin``, and forget the rows before its context."""
         if begin > self.begin:
             if self.invalid:
-                self.invalid -= self._count_invalid(self.begin, min(begin, self.end))
+                valid = self.span(VALID, self.begin, min(begin, self.end))
+                self.invalid -= valid.size - int(np.count_nonzero(valid))
             self.begin = begin
-
-    def _count_invalid(self, start: int, stop: int) -> int:
-        valid = self.span(VALID, start, stop)
-        return valid.size - int(np.count_nonzero(valid))
 
     def add_patches(self, values: Mapping[str, NDArray[Any]]) -> None:
         """Append patches, ``(n, *shape)`` for each held column."""
@@ -340,6 +334,18 @@ class StreamLog:
         self.invalid += found
         return found
 
+    def with_rows(self, valid: NDArray[np.bool_], starts: NDArray[np.uint8]) -> StreamLog:
+        """Return a log of the same values, with other columns ``valid`` and ``start`` in the window's rows.
+
+        Both are ``(rows, num_envs)``. The logs share all other arrays.
+        """
+        other, rows = copy.copy(self), np.arange(self.begin, self.end) % self.table.length
+        arrays = {**self.table.arrays, VALID: self.table.arrays[VALID].copy(), START: self.table.arrays[START].copy()}
+        arrays[VALID][rows], arrays[START][rows] = valid, starts
+        other.table = self.table._replace(arrays=arrays)
+        other.invalid = valid.size - int(np.count_nonzero(valid))
+        return other
+
     def inconsistency(self) -> str | None:
         """Return a message if the rows read from disk cannot be sampled because they break a rule, else None."""
         if self.end == self.floor:
@@ -378,15 +384,3 @@ class StreamLog:
                 if not self.is_cut(tail, np.full_like(tail, envs[at])).any():
                     found[at] = LATER
         return found
-
-    def history(self, rows: Ids, envs: Ids, frames: int) -> Ids:
-        """Return how many of the last ``frames`` rows before each row belong to the row's episode: 0 to ``frames``."""
-        if not frames:
-            return np.zeros(len(rows), np.int64)
-        # Positions before row 0 hold arbitrary values. These do not count, because row 0 continues nothing.
-        steps = self.positions(rows, envs)[:, None] - np.arange(frames) * self.num_envs
-        continues = self.at(START, steps % (self.table.length * self.num_envs)) == CONTINUES
-        if continues.all():
-            return np.full(len(rows), frames)
-        depth: Ids = np.logical_and.accumulate(continues, axis=1).sum(axis=1)
-        return depth

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import InputError, MisuseWarning, warn_outside
 from diskreplay.index.episodes import Episode, KeptEpisodes
-from diskreplay.index.fact_values import FactValues, values_of
+from diskreplay.index.fact_values import values_of
 from diskreplay.index.where import OWN, WORDS, Where
 
 End = Literal["terminated", "truncated", "both", "cut", "running"]
-ENDS: tuple[End, ...] = ("running", "cut", "truncated", "terminated", "both")
+OwnColumns = dict[str, Callable[[], Sequence[Any] | NDArray[Any]]]
+"""By name, what gives the values that every episode has, for all episodes."""
 
 TOLD = frozenset(("seed", "success", "tags"))
 """The facts whose meaning is known; a condition that names one of them gets no warning if no episode has it."""
@@ -27,10 +28,8 @@ MOST_NAMES = 16
 
 def end_of(episode: Episode) -> End:
     """Return how an episode ends: as its last step's flags say, else "cut" or "running"."""
-    if episode.terminated and episode.truncated:
-        return "both"
     if episode.terminated:
-        return "terminated"
+        return "both" if episode.truncated else "terminated"
     if episode.truncated:
         return "truncated"
     return "cut" if episode.ended else "running"
@@ -39,22 +38,15 @@ def end_of(episode: Episode) -> End:
 def chosen_rows(where: Where, episodes: KeptEpisodes, stream: str) -> NDArray[np.bool_]:
     """Return which episodes of a stream's window are selected, bool ``(n,)``; ``stream`` is the stream's name."""
     table = episodes.table()
-
-    def column(name: str) -> Sequence[Any] | NDArray[Any] | FactValues:
-        if name == "return":
-            return table.total_reward
-        if name == "length":
-            return table.stop - table.start
-        if name == "environment":
-            return table.env
-        if name == "stream":
-            return [stream] * len(table)
-        if name == "end":
-            numbers = np.where(table.terminated, 3 + table.truncated, np.where(table.truncated, 2, 1 * table.ended))
-            return [ENDS[number] for number in numbers.tolist()]
-        return episodes.values(name)
-
-    return where.matches(column, len(table))
+    flags = [table.terminated & table.truncated, table.terminated, table.truncated, table.ended]
+    own: OwnColumns = {
+        "return": lambda: table.total_reward,
+        "length": lambda: table.stop - table.start,
+        "environment": lambda: table.env,
+        "stream": lambda: [stream] * len(table),
+        "end": lambda: np.select(flags, ["both", "terminated", "truncated", "cut"], "running").tolist(),
+    }
+    return where.matches(lambda name: own[name]() if name in own else episodes.values(name), len(table))
 
 
 def refuse_columns(where: Where, columns: Collection[str], every: Sequence[KeptEpisodes]) -> None:
@@ -72,23 +64,17 @@ def refuse_columns(where: Where, columns: Collection[str], every: Sequence[KeptE
 
 def chosen(where: Where, episodes: Sequence[Episode], streams: Mapping[int, str]) -> list[bool]:
     """Tell for each episode of a list whether a condition selects it; ``streams`` has streams' names by number."""
-
-    def column(name: str) -> Sequence[Any] | NDArray[Any] | FactValues:
-        if name == "return":
-            return np.array([episode.total_reward for episode in episodes])
-        if name == "length":
-            return np.array([episode.length for episode in episodes], np.int64)
-        if name == "environment":
-            return np.array([episode.env for episode in episodes], np.int64)
-        if name == "stream":
-            return [streams[episode.stream] for episode in episodes]
-        if name == "end":
-            return [end_of(episode) for episode in episodes]
-        return values_of([episode.facts for episode in episodes], name)
-
-    warn_of_unknown(where, [episode.facts for episode in episodes])
-    found: list[bool] = where.matches(column, len(episodes)).tolist()
-    return found
+    facts = [episode.facts for episode in episodes]
+    own: OwnColumns = {
+        "return": lambda: np.array([episode.total_reward for episode in episodes]),
+        "length": lambda: np.array([episode.length for episode in episodes], np.int64),
+        "environment": lambda: np.array([episode.env for episode in episodes], np.int64),
+        "stream": lambda: [streams[episode.stream] for episode in episodes],
+        "end": lambda: [end_of(episode) for episode in episodes],
+    }
+    warn_of_unknown(where, facts)
+    found = where.matches(lambda name: own[name]() if name in own else values_of(facts, name), len(episodes))
+    return [bool(one) for one in found]
 
 
 def warn_of_unknown(where: Where, every: Sequence[Mapping[str, Any]]) -> None:

@@ -51,12 +51,10 @@ class EpisodeSpan:
         return self.stop - self.start
 
     def only(self, start: int, stop: int) -> EpisodeSpan:
-        """Return some of the rows."""
         return dataclasses.replace(self, start=start, stop=stop, step=self.step + start - self.start)
 
     @property
     def ids(self) -> range:
-        """The ids of the rows."""
         first, stop = (pack(self.stream, row, self.env, self.num_envs) for row in (self.start, self.stop))
         return range(first, stop, self.num_envs)
 
@@ -73,13 +71,11 @@ class Spans:
 
     def first(self, rows: Ids, envs: Ids) -> Ids:
         """Return each row's span's first row, or the window's first row if the span began before; int64 ``(B,)``."""
-        found: Ids = np.maximum(self._at(FIRST, rows, envs), self._log.begin)
-        return found
+        return np.maximum(self._at(FIRST, rows, envs), self._log.begin)
 
     def stop(self, rows: Ids, envs: Ids) -> Ids:
         """Return one past the newest row of each row's span, int64 ``(B,)``."""
-        found: Ids = np.minimum(self._at(STOP, rows, envs), self._log.end)
-        return found
+        return np.minimum(self._at(STOP, rows, envs), self._log.end)
 
     def is_cut(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:
         """Tell which rows' spans have ended, bool ``(B,)``."""
@@ -88,8 +84,7 @@ class Spans:
 
     def _at(self, name: str, rows: Ids, envs: Ids) -> Ids:
         table = self._table
-        found: Ids = table.arrays[name][rows % table.length, envs]
-        return found
+        return table.arrays[name][rows % table.length, envs]
 
     def catch_up(self) -> None:
         """Find the spans of the rows that were added since the last call."""

@@ -37,8 +37,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Mask
 from diskreplay.errors import InputError
-from diskreplay.index.fact_values import MISSING, NONE, FactValues, Mask
+from diskreplay.index.fact_values import MISSING, NONE, FactValues
 
 MAX_LENGTH = 4096
 """The most characters of a condition."""

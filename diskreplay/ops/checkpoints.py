@@ -29,7 +29,7 @@ IMPORT_MARK = "import"
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointSummary(Result):
+class CheckpointLine(Result):
     """The facts of a checkpoint.
 
     Attributes:
@@ -40,6 +40,7 @@ class CheckpointSummary(Result):
         rows: the rows ``(start, stop)`` of each stream's window, by stream.
         metadata: the user's.
         attachments: bytes of the files that it took along, by name.
+        import_into: the stream of an import that goes on or was killed; None for a checkpoint of another kind.
     """
 
     name: str
@@ -49,17 +50,15 @@ class CheckpointSummary(Result):
     rows: dict[str, tuple[int, int]]
     metadata: dict[str, Any]
     attachments: dict[str, int]
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointLine(CheckpointSummary):
-    """A checkpoint in the list of all.
-
-    Attributes:
-        import_into: the stream of an import that goes on or was killed; None for a checkpoint of another kind.
-    """
-
     import_into: str | None
+
+    @classmethod
+    def of(cls, found: Checkpoint) -> CheckpointLine:
+        mark = found.metadata.get(IMPORT_MARK)
+        into = mark if isinstance(mark, str) and mark in found.cut and found.name.startswith("before-import-") else None
+        rows = {name: (cut.begin, cut.end) for name, cut in found.cut.items()}
+        sizes = {name: one.length for name, one in found.attachments.items()}
+        return CheckpointLine(found.name, found.number, found.maker, found.time, rows, found.metadata, sizes, into)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,13 +82,13 @@ class Restoration(Result):
 
 def checkpoints(path: PathLike) -> list[CheckpointLine]:
     """Return the checkpoints of the store at ``path``, oldest first, with errors as when the store is opened."""
-    return [_line(found) for found in _open(path).checkpoints()]
+    return [CheckpointLine.of(found) for found in open_store(path).checkpoints()]
 
 
 def unfinished_imports(path: PathLike) -> list[str]:
     """Return the checkpoints of killed imports into the store at ``path``: nobody writes their streams."""
-    store = _open(path)
-    marks = [line for line in map(_line, store.checkpoints()) if line.import_into is not None]
+    store = open_store(path)
+    marks = [line for line in map(CheckpointLine.of, store.checkpoints()) if line.import_into is not None]
     return [mark.name for mark in marks if _is_free(store, str(mark.import_into))]
 
 
@@ -100,7 +99,7 @@ def drop(path: PathLike, names: Collection[str]) -> None:
     written: their writers can drop it. Of a remote store the documents are removed, and `gc` gives the space back; one
     that a local store still has comes back with its next push.
     """
-    store = _open(path)
+    store = open_store(path)
     for name in names:
         store.checkpoint(name)
     if (there := remote_checkpoints(store)) is not None:
@@ -129,9 +128,9 @@ def restore(path: PathLike, name: str, stream_name: str | None = None) -> Restor
         InputError: when it does not go without saying which stream is meant.
         LockedError: when that is being written.
     """
-    store = _open(path, "going back to a checkpoint")
+    store = Store(local(path, "going back to a checkpoint"), LocalFiles())
     checkpoint = store.checkpoint(name)
-    mark = _line(checkpoint).import_into
+    mark = CheckpointLine.of(checkpoint).import_into
     chosen = stream_name if stream_name is not None else mark if mark is not None else _moved(store, checkpoint)
     if chosen not in checkpoint.cut:
         raise CheckpointError(f"checkpoint {name!r} has no stream {chosen!r}; it has {', '.join(checkpoint.cut)}")
@@ -142,26 +141,6 @@ def restore(path: PathLike, name: str, stream_name: str | None = None) -> Restor
         writer.reclaim(contextlib.nullcontext())
         row = writer.commit_record.end
     return Restoration(name, chosen, row, max(0, before - row), mark == chosen)
-
-
-def _open(path: PathLike, doing: str | None = None) -> Store:
-    """Return the store; ``doing`` says what changes it, which only a local store allows."""
-    return open_store(path) if doing is None else Store(local(path, doing), LocalFiles())
-
-
-def summary(found: Checkpoint) -> dict[str, Any]:
-    """Return the values of a :class:`CheckpointSummary`."""
-    return {
-        "name": found.name, "number": found.number, "maker": found.maker, "time": found.time,
-        "rows": {name: (cut.begin, cut.end) for name, cut in found.cut.items()}, "metadata": found.metadata,
-        "attachments": {name: one.length for name, one in found.attachments.items()},
-    }  # fmt: skip
-
-
-def _line(found: Checkpoint) -> CheckpointLine:
-    mark = found.metadata.get(IMPORT_MARK)
-    into = mark if isinstance(mark, str) and mark in found.cut and found.name.startswith("before-import-") else None
-    return CheckpointLine(**summary(found), import_into=into)
 
 
 def _is_free(store: Store, name: str) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,30 +20,13 @@ from diskreplay.formats.core.selection import SelectedStore, Selection, open_sel
 from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.store import write_store
 from diskreplay.ops.convert import bytes_of, counted, held, new_store
-from diskreplay.ops.result import Result
+from diskreplay.ops.result import Written
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.remote import is_url
 from diskreplay.schema.ragged import Lists
-from diskreplay.storage.paths import PathLike, checked_path
+from diskreplay.storage.paths import PathLike, checked_path, is_url
 from diskreplay.video import MAX_PARAMETERS, Video, renumbered
 
 STORE = formats.get("store")
-
-
-@dataclasses.dataclass(frozen=True)
-class Written(Result):
-    """A store that was written.
-
-    Attributes:
-        path: the path of the store.
-        transitions, episodes: the numbers of both in it.
-        stored_bytes: the bytes that the store takes on disk.
-    """
-
-    path: str
-    transitions: int
-    episodes: int
-    stored_bytes: int
 
 
 def merge(
@@ -69,11 +53,6 @@ def merge(
             check_alike(parts[0], part)
         videos = together([part.schema.videos for part in parts])
         sources = [with_videos(held(part, STORE, allow_loss)[0], videos) for part in parts]
-
-        def blocks() -> Iterator[Transitions]:
-            for source in sources:
-                yield from source.blocks()
-
         steps = sum(source.steps for source in sources)
         layout = dataclasses.replace(
             sources[0].layout,
@@ -82,7 +61,8 @@ def merge(
             provenance=common([dict(source.layout.provenance) for source in sources]),
         )
         facts = [told for source in sources for told in source.facts or [{}] * (source.episodes or 0)]
-        write_store(counted(Source(layout, steps, blocks, facts=facts), report), temporary)
+        whole = Source(layout, steps, lambda: itertools.chain.from_iterable(s.blocks() for s in sources), facts=facts)
+        write_store(counted(whole, report), temporary)
     return Written(str(target), steps, sum(len(part.episodes) for part in parts), bytes_of(target))
 
 
@@ -114,12 +94,11 @@ def with_videos(source: Source, videos: Mapping[str, Video]) -> Source:
             for name, values in columns.items()
         }
 
-    def blocks() -> Iterator[Transitions]:
-        for steps in source.blocks():
-            obs, following, extra = (changed(each) for each in (steps.obs, steps.next_obs, steps.extra))
-            yield dataclasses.replace(steps, obs=obs, next_obs=following, extra=extra)
+    def renamed(steps: Transitions) -> Transitions:
+        obs, following, extra = map(changed, (steps.obs, steps.next_obs, steps.extra))
+        return dataclasses.replace(steps, obs=obs, next_obs=following, extra=extra)
 
-    return dataclasses.replace(merged, blocks=blocks)
+    return dataclasses.replace(merged, blocks=lambda: map(renamed, source.blocks()))
 
 
 def split(

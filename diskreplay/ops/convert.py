@@ -35,13 +35,12 @@ from diskreplay.formats.core.transitions import Source, Transitions
 from diskreplay.formats.store import Copy, write_store
 from diskreplay.ops.checkpoints import IMPORT_MARK, unfinished_imports
 from diskreplay.ops.envs import make
-from diskreplay.ops.result import Result
+from diskreplay.ops.result import Written
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.remote import is_url
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema.columns import Stack
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.paths import PathLike, checked_path, on_this_machine
+from diskreplay.storage.paths import PathLike, checked_path, is_url, on_this_machine
 from diskreplay.storage.store import FIRST_STREAM
 from diskreplay.views.transition import Transition
 
@@ -56,27 +55,20 @@ MAX_SPACE = 160
 
 
 @dataclasses.dataclass(frozen=True)
-class Exported(Result):
+class Exported(Written):
     """The dataset that an export wrote.
 
     Attributes:
-        path: the path of the dataset.
         format: its name.
-        transitions, episodes: the numbers of both in it.
         raw_bytes: the bytes of the dataset's steps, decoded, each observation counted once; of video those of frames.
-        stored_bytes: the bytes that the dataset takes on disk.
         lost: the parts that the format could not hold, and how much of each.
         envs: environments that the episodes come from; most formats do not say which is whose.
         cut_starts: episodes whose first steps had left the window; formats without facts of episodes do not say so.
         seconds: the seconds that the export took.
     """
 
-    path: str
     format: str
-    transitions: int
-    episodes: int
     raw_bytes: int
-    stored_bytes: int
     lost: dict[str, int]
     envs: int
     cut_starts: int
@@ -84,18 +76,15 @@ class Exported(Result):
 
 
 @dataclasses.dataclass(frozen=True)
-class Imported(Result):
-    """The steps that an import added.
+class Imported(Written):
+    """The store that took a dataset's steps; ``transitions`` and ``episodes`` count what was added, as it has them.
 
     Attributes:
-        path: the path of the store.
         format: the format of the source.
         stream: the stream that took the steps.
-        transitions, episodes: the numbers of both that were added, as the store has them.
         evicted: transitions of them, the oldest, for which ``capacity`` had no room.
         dropped: steps of the source that are no transitions: the source has no next observation for them.
         ignored: names in the source that were not read.
-        stored_bytes: the bytes that the store takes on disk.
         seconds: the seconds that the import took.
         notes: what the import took for granted, a sentence each.
         unfinished: checkpoints that killed imports into the store left.
@@ -103,19 +92,15 @@ class Imported(Result):
             source has them; with any, the continuity of a new store is "flags".
     """
 
-    path: str
     format: str
     stream: str
-    transitions: int
-    episodes: int
     evicted: int
     dropped: int
     ignored: tuple[str, ...]
-    stored_bytes: int
     seconds: float
-    notes: tuple[str, ...] = ()
-    unfinished: tuple[str, ...] = ()
-    differing: int = 0
+    notes: tuple[str, ...]
+    unfinished: tuple[str, ...]
+    differing: int
 
 
 def export(
@@ -179,7 +164,7 @@ def export(
         cut = sum(not episode.complete_start for episode in part.episodes)
     lost = {loss.what: loss.count for loss in losses}
     seconds = time.perf_counter() - started
-    return Exported(str(target), format, source.steps, episodes, raw, bytes_of(target), lost, envs, cut, seconds)
+    return Exported(str(target), source.steps, episodes, bytes_of(target), format, raw, lost, envs, cut, seconds)
 
 
 @contextlib.contextmanager
@@ -298,8 +283,8 @@ def import_dataset(
                 with replacing(target, "directory") as temporary:
                     added, evicted = write_store(counted(wanted, report), temporary, capacity=capacity, kind=kind)
     return Imported(
-        str(target), name, stream, added.steps, added.episodes, evicted, found.steps - added.steps,
-        found.names.unread(), bytes_of(target), time.perf_counter() - started,
+        str(target), added.steps, added.episodes, bytes_of(target), name, stream, evicted, found.steps - added.steps,
+        found.names.unread(), time.perf_counter() - started,
         found.notes if append else notes(found, observation_space, action_space),
         tuple(unfinished_imports(target)) if append else (), added.differing,
     )  # fmt: skip
@@ -309,13 +294,17 @@ def notes(
     source: Source, observation_space: gymnasium.Space[Any] | None, action_space: gymnasium.Space[Any] | None
 ) -> tuple[str, ...]:
     """Return what an import took for granted, a sentence each: of its reader, and the spaces that it inferred."""
-    spaces = {"observations": observation_space, "actions": action_space}
-    found = {"observations": source.layout.observation_space, "actions": source.layout.action_space}
-    texts = {what: str(space) for what, space in found.items()}
-    short = {what: text if len(text) <= MAX_SPACE else f"{text[:MAX_SPACE]}..." for what, text in texts.items()}
-    inferred = [f"{what} {short[what]}" for what, one in spaces.items() if source.inferred and one is None]
+    spaces = (
+        ("observations", source.layout.observation_space, observation_space),
+        ("actions", source.layout.action_space, action_space),
+    )
+    inferred = [f"{what} {short(str(found))}" for what, found, given in spaces if source.inferred and given is None]
     said = f"inferred from the values: {', '.join(inferred)}; --env ID takes an environment's spaces"
     return (*source.notes, said) if inferred else source.notes
+
+
+def short(space: str) -> str:
+    return space if len(space) <= MAX_SPACE else f"{space[:MAX_SPACE]}..."
 
 
 @contextlib.contextmanager
@@ -382,7 +371,6 @@ def take_back(buffer: ReplayBuffer, target: pathlib.Path, stream: str, checkpoin
 
 
 def command(*words: object) -> str:
-    """Return a command as it is typed."""
     return shlex.join(["diskreplay", *map(str, words)])
 
 
@@ -415,10 +403,11 @@ def overridden(
 ) -> Layout:  # fmt: skip
     """Return the layout with what the caller gave in place of what was found."""
     found = layout
-    if observation_space is not None:
-        layout = dataclasses.replace(layout, observation_space=observation_space)
-    if action_space is not None:
-        layout = dataclasses.replace(layout, action_space=action_space)
+    layout = dataclasses.replace(
+        found,
+        observation_space=found.observation_space if observation_space is None else observation_space,
+        action_space=found.action_space if action_space is None else action_space,
+    )
     for what, before, after in (("observation", found.obs, layout.obs), ("action", found.action, layout.action)):
         if {name: shape for name, (shape, _) in before.items()} != {name: shape for name, (shape, _) in after.items()}:
             raise InputError(f"the source's {what}s {described(before)} are not of the space given, {described(after)}")
@@ -430,24 +419,17 @@ def overridden(
 
 def without_columns(source: Source, names: Collection[str]) -> Source:
     """Return the source without some of its further columns."""
-    layout = source.layout
-    kept = {name: shape for name, shape in layout.columns.items() if name not in names}
-    ragged = layout.ragged_columns & kept.keys()
-    video = {name: facts for name, facts in layout.video.items() if name not in names}
+    kept = [name for name in source.layout.columns if name not in names]
 
-    def blocks() -> Iterator[Transitions]:
-        for steps in source.blocks():
-            yield dataclasses.replace(steps, extra={name: steps.extra[name] for name in kept})
+    def without(steps: Transitions) -> Transitions:
+        return dataclasses.replace(steps, extra={name: steps.extra[name] for name in kept})
 
-    return dataclasses.replace(
-        source, layout=dataclasses.replace(layout, columns=kept, ragged_columns=ragged, video=video), blocks=blocks
-    )
+    layout = source.layout.only((*source.layout.obs, *kept))
+    return dataclasses.replace(source, layout=layout, blocks=lambda: map(without, source.blocks()))
 
 
-def counted(source: Source, progress: Progress | None, sizes: dict[int, int] | None = None) -> Source:
+def counted(source: Source, progress: Progress, sizes: dict[int, int] | None = None) -> Source:
     """Return the source that tells how many of its steps were read; ``sizes`` gets the decoded bytes of each block."""
-    if progress is None:
-        return source
 
     def blocks() -> Iterator[Transitions]:
         done = 0
@@ -463,11 +445,8 @@ def counted(source: Source, progress: Progress | None, sizes: dict[int, int] | N
 
 def env_spaces(env_id: str) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
     """Return the observation and action space of a Gymnasium environment; raise InputError if it cannot be made."""
-    env = make(env_id, 1, atari=False)
-    try:
+    with contextlib.closing(make(env_id, 1, atari=False)) as env:
         return env.observation_space, env.action_space
-    finally:
-        env.close()
 
 
 def absolute(path: PathLike) -> pathlib.Path:

@@ -15,43 +15,36 @@ from typing import Any
 import numpy as np
 
 from diskreplay.buffers.replay import ReplayBuffer
+from diskreplay.checks import Mask
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.formats.core.gaps import PLACES, Mask, by_place, in_ranges, joined, parts, remaining
+from diskreplay.formats.core.gaps import PLACES, by_place, in_ranges, joined, parts, remaining
 from diskreplay.formats.core.output import replacing
 from diskreplay.formats.core.selection import SelectedStore, Selection, open_selected, place_of, told
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Source
 from diskreplay.formats.store import write_store
 from diskreplay.ops.combine import STORE
 from diskreplay.ops.convert import PLAIN, absolute, bytes_of, counted, held, new_store
-from diskreplay.ops.result import Result
+from diskreplay.ops.result import Written
 from diskreplay.ops.signals import Progress, stoppable
-from diskreplay.remote import is_url
 from diskreplay.schema.columns import KNOWN
 from diskreplay.schema.ids import Ids, checked_ids
-from diskreplay.storage.paths import PathLike, checked_path
+from diskreplay.storage.paths import PathLike, checked_path, is_url
 
 
 @dataclasses.dataclass(frozen=True)
-class Edited(Result):
-    """The store that an edit wrote, or would.
+class Edited(Written):
+    """The store that an edit wrote, or would; after a dry run it takes 0 bytes.
 
     Attributes:
-        path: of it.
         dry_run: True if nothing was written.
         removed: ``steps`` that went and ``episodes`` that they were of, by place: "begin", "middle", "end", "whole".
         divided: episodes of which more than one part stayed.
-        transitions, episodes: in the new store.
-        stored_bytes: that it takes on disk; 0 after a dry run.
         seconds: that it took.
     """
 
-    path: str
     dry_run: bool
     removed: dict[str, dict[str, int]]
     divided: int
-    transitions: int
-    episodes: int
-    stored_bytes: int
     seconds: float
 
 
@@ -142,8 +135,8 @@ def edit(
                     with ReplayBuffer.open(temporary, **PLAIN) as buffer:
                         copy_later(part, whole.ids()[~gone], buffer)
     return Edited(
-        str(target), dry_run, summed(masks), sum(len(parts(mask)) > 1 for mask in left.values()), source.steps,
-        source.episodes or 0, 0 if dry_run else bytes_of(target), time.perf_counter() - started,
+        str(target), source.steps, source.episodes or 0, 0 if dry_run else bytes_of(target), dry_run, summed(masks),
+        sum(len(parts(mask)) > 1 for mask in left.values()), time.perf_counter() - started,
     )  # fmt: skip
 
 
@@ -204,12 +197,12 @@ def without(whole: SelectedStore, left: Mapping[Any, Mask], allow_loss: bool) ->
     ), part  # fmt: skip
 
 
-def copy_later(part: SelectedStore, ids: Ids, buffer: ReplayBuffer) -> None:
-    """Write what was written later to the steps ``ids`` of a store to the steps of a copy, in their order."""
+def copy_later(part: SelectedStore, ids: Ids, buffer: ReplayBuffer, first: int = 0) -> None:
+    """Write what was written later to the steps ``ids`` of a store to the steps of a copy from ``first`` on."""
     count = max(1, BLOCK_BYTES // sum(column.item_bytes for column in part.schema.later))
     for start in range(0, len(ids), count):
         found = part.written_later(ids[start : start + count])
         for column in part.schema.later:
             known = found[column.name + KNOWN]
-            buffer.write(column.name, start + np.flatnonzero(known), found[column.name][known])
+            buffer.write(column.name, first + start + np.flatnonzero(known), found[column.name][known])
         buffer.commit()

@@ -1,6 +1,6 @@
 """The Gymnasium environments that ``record`` steps: one, or several in lockstep, behind one small interface.
 
-One environment is reset by :class:`Single` between two steps, so every step is a transition. Several are a
+One environment is reset by :class:`Stepper` between two steps, so every step is a transition. Several are a
 ``gymnasium.vector.SyncVectorEnv`` with ``AutoresetMode.NEXT_STEP``, said explicitly: the step after an episode's
 end resets that environment, ignores its action and is no transition. Both are recorded by the package's wrappers.
 """
@@ -21,61 +21,37 @@ from diskreplay.errors import InputError
 from diskreplay.recording import Record, VectorRecord
 
 
-class Single:
-    """One environment."""
+class Stepper:
+    """One environment, or several in lockstep."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        self._env = env
-        self.observation_space = env.observation_space
-        self.action_space = env.action_space
+    def __init__(self, env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
+        self._env: Any = env
+        self._several = isinstance(env, VectorEnv)
+        if isinstance(env, VectorEnv):
+            self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+        else:
+            self.observation_space, self.action_space = env.observation_space, env.action_space
         self.provenance = provenance(env)
 
     def record(self, buffer: ReplayBuffer) -> None:
         """Add every step from now on to a buffer."""
-        self._env = Record(self._env, buffer)
+        self._env = (VectorRecord if self._several else Record)(self._env, buffer)
 
     def reset(self, seed: int) -> None:
         """Begin new episodes, and seed environments and actions."""
-        self.action_space.seed(seed)
+        self._env.action_space.seed(seed)
         self._env.reset(seed=seed)
 
     def step(self) -> int:
         """Step all environments with random actions, and return how many episodes ended with that."""
-        _, _, terminated, truncated, _ = self._env.step(self.action_space.sample())
-        ended = bool(terminated or truncated)
-        if ended:
+        _, _, terminated, truncated, _ = self._env.step(self._env.action_space.sample())
+        ended = int(np.count_nonzero(np.logical_or(terminated, truncated)))
+        if ended and not self._several:
             self._env.reset()
-        return int(ended)
+        return ended
 
     def close(self) -> None:
         self._env.close()
-
-
-class Lockstep:
-    """Several environments; see the module's docstring."""
-
-    def __init__(self, envs: VectorEnv[Any, Any, Any]) -> None:
-        self._envs = envs
-        self.observation_space = envs.single_observation_space
-        self.action_space = envs.single_action_space
-        self.provenance = provenance(envs)
-
-    def record(self, buffer: ReplayBuffer) -> None:
-        self._envs = VectorRecord(self._envs, buffer)
-
-    def reset(self, seed: int) -> None:
-        self._envs.action_space.seed(seed)
-        self._envs.reset(seed=seed)
-
-    def step(self) -> int:
-        _, _, terminated, truncated, _ = self._envs.step(self._envs.action_space.sample())
-        return int(np.count_nonzero(terminated | truncated))
-
-    def close(self) -> None:
-        self._envs.close()
-
-
-Stepper = Single | Lockstep
 
 
 def make(env_id: str, num_envs: int, atari: bool) -> Stepper:
@@ -98,8 +74,8 @@ def make(env_id: str, num_envs: int, atari: bool) -> Stepper:
 
     try:
         if num_envs == 1:
-            return Single(one())
-        return Lockstep(SyncVectorEnv([one] * num_envs, **NEXT_STEP))
+            return Stepper(one())
+        return Stepper(SyncVectorEnv([one] * num_envs, **NEXT_STEP))
     except gymnasium.error.DependencyNotInstalled as error:
         raise ModuleNotFoundError(f"{env_id} needs a package that is not installed: {error}") from error
     except gymnasium.error.Error as error:

@@ -94,7 +94,6 @@ def _found(path: PathLike) -> tuple[dict[int, str], list[Episode]]:
 
 
 def line(number: int, stream: str, episode: Episode) -> EpisodeLine:
-    """Return the facts about an episode."""
     return EpisodeLine(
         number, stream, episode.env, episode.start, episode.stop, episode.length, episode.total_reward,
         end_of(episode), episode.complete_start, episode.facts,
@@ -146,39 +145,28 @@ def head(path: PathLike, rows: int = 10, *, episode: int | None = None) -> Head:
         ]  # a superset of the first rows: no episode gives more than asked for
         places = sorted(places)[:rows]
         ids = np.array([pack(s, row, env, envs[s]) for s, row, env in places], np.int64)
-        schema = buffer.schema
-        names = ["stream", "row", "env", *(c.name for c in schema.obs_columns + schema.action_columns), "reward"]
-        extra = [column.name for column in schema.extra_columns]
-        extra += [name for column in schema.later for name in (column.name, column.name + KNOWN)]
-        names += ["terminated", "truncated", *extra]
-        if not len(ids):
-            return Head(tuple(names), [])
-        batch = buffer.get(ids)
+        batch, schema = buffer.get(ids), buffer.schema
         obs = spaces.flatten(schema.obs_tree, batch.obs, "obs")
         action = spaces.flatten(schema.action_tree, batch.action, "action")
-        values = [*obs, *action, batch.reward, batch.terminated, batch.truncated]
-        values += [batch.extra[name] for name in extra]
-    rows_of = [
-        dict(zip(names, [*place, *(value[at] for value in values)], strict=True)) for at, place in enumerate(places)
-    ]
-    return Head(tuple(names), rows_of)
+    leaves = [column.name for column in schema.obs_columns + schema.action_columns]
+    known = [name for column in schema.later for name in (column.name, column.name + KNOWN)]
+    columns = {
+        **dict(zip(leaves, [*obs, *action], strict=True)),
+        **{name: getattr(batch, name) for name in ("reward", "terminated", "truncated")},
+        **{name: batch.extra[name] for name in (*(column.name for column in schema.extra_columns), *known)},
+    }
+    names = ("stream", "row", "env", *columns)
+    cells = ((*place, *(values[at] for values in columns.values())) for at, place in enumerate(places))
+    return Head(names, [dict(zip(names, row, strict=True)) for row in cells])
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it, or the dtype, shape and range of a large array."""
+    """Return a value as JSON has it: of a large array its dtype, shape and range; of no real number its text."""
     if isinstance(value, np.ndarray) and value.size > LISTED:
-        low, high = value.min().item(), value.max().item()
-        return {"dtype": str(value.dtype), "shape": list(value.shape), "min": number(low), "max": number(high)}
+        low, high = plain(value.min()), plain(value.max())
+        return {"dtype": str(value.dtype), "shape": list(value.shape), "min": low, "max": high}
     if isinstance(value, np.ndarray | np.generic):
-        found = value.tolist()
-        return _finite(found)
-    return value
-
-
-def _finite(value: Any) -> Any:
-    return [_finite(part) for part in value] if isinstance(value, list) else number(value)
-
-
-def number(value: Any) -> Any:
-    """Return a number as JSON has it: infinities and complex numbers become text."""
+        return plain(value.tolist())
+    if isinstance(value, list):
+        return [plain(part) for part in value]
     return str(value) if isinstance(value, complex) or (isinstance(value, float) and not np.isfinite(value)) else value

@@ -19,7 +19,7 @@ from diskreplay.buffers.mixture import FRACTIONS, GIVEN, KEEPER
 from diskreplay.buffers.mixture import STATE as MIXTURE
 from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.index.later_values import counts
-from diskreplay.ops.checkpoints import CheckpointSummary, summary
+from diskreplay.ops.checkpoints import CheckpointLine
 from diskreplay.ops.problems import DAMAGE
 from diskreplay.ops.result import Compressed, Result
 from diskreplay.reading.cache import ChunkCache
@@ -134,7 +134,7 @@ class StreamFacts:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointFacts(CheckpointSummary):
+class CheckpointFacts(CheckpointLine):
     """One checkpoint.
 
     Attributes:
@@ -241,8 +241,7 @@ def inspect(path: PathLike) -> Facts:
 
 def row_ends(path: PathLike) -> dict[str, int]:
     """Return the row at which each stream of the store at ``path`` ends, with errors as :func:`inspect`."""
-    store = open_store(path)
-    return {name: store.newest_commit(name).end for name in store.stream_names()}
+    return {name: commit.end for name, commit in open_store(path).newest_commits().items()}
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -299,12 +298,10 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
         if found.episodes is not None:
             found.episodes += episodes(part.log, part.facts)
         found.later.update(counts(store.schema.later, part.log))
-        for problem in _missing_files(store, name, commit):
-            found.problems.append(problem)
     except DAMAGE as error:
         found.episodes = None
         found.problems.append(str(error))
-        found.problems += _missing_files(store, name, commit)
+    found.problems += _missing_files(store, name, commit)
     patches = commit.table(PATCH_TABLE)
     videos = {one.items.name: one.video for one in store.schema.ragged.values()}
     for path, column in {**store.schema.arrays, **stream.logs(store.schema, commit)}.items():
@@ -374,7 +371,7 @@ def _checkpoints(store: Store, found: _Found) -> tuple[CheckpointFacts, ...]:
     except DAMAGE as error:
         found.problems.append(str(error))
         return ()
-    return tuple(CheckpointFacts(**summary(one), mixture=_mixture(one)) for one in checkpoints)
+    return tuple(CheckpointFacts(**vars(CheckpointLine.of(one)), mixture=_mixture(one)) for one in checkpoints)
 
 
 def _mixture(checkpoint: Checkpoint) -> dict[str, Any] | None:

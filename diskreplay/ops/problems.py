@@ -69,7 +69,6 @@ class Findings:
 
     def take(self, error: DiskReplayError, **place: Any) -> None:
         """Add an error of the engine as a problem, and take what it does not name from ``place``."""
-        for name in ("stream", "column", "rows", "file", "offset"):
-            if getattr(error, name, None) is not None:
-                place[name] = getattr(error, name)
-        self.add(str(error), **place)
+        names = ("stream", "column", "rows", "file", "offset")
+        named = {name: value for name in names if (value := getattr(error, name, None)) is not None}
+        self.add(str(error), **place | named)

@@ -31,9 +31,7 @@ from diskreplay.storage.paths import PathLike, checked_path
 from diskreplay.views.transition import Transition
 
 CAPACITY = 1_000_000
-REPORT_SECONDS = 0.25
-SIZE_SECONDS = 1.0
-"""The seconds between two looks at the size on disk while recording."""
+REPORT_SECONDS = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +99,7 @@ def record(
         seed: the seed of environments and actions.
         resume: go on with the store at ``path``; begin it when there is none yet.
         commit_seconds: the seconds after which steps are committed. A SIGKILL loses what came after the last commit.
-        progress: a function, called a few times a second.
+        progress: a function, called about twice a second.
 
     Returns:
         What was recorded; ``stopped`` is set when a signal ended it early, with everything committed.
@@ -136,7 +134,7 @@ def record(
             )  # fmt: skip
             opened.callback(buffer.close)
         stepper.record(buffer)
-        recorded = _Recording(buffer, stepper, steps, progress).run(seed, stop.is_set)
+        recorded = _Recording(buffer, stepper, steps).run(seed, stop.is_set, progress or (lambda _: None))
     return dataclasses.replace(recorded, stored_bytes=LocalFiles().stored_bytes(path))  # closing has moved rows
 
 
@@ -170,41 +168,33 @@ def _check_same(
 class _Recording:
     """The loop, and what it counts."""
 
-    def __init__(self, buffer: ReplayBuffer, stepper: envs.Stepper, steps: int, progress: Report | None) -> None:
-        self.buffer = buffer
-        self.stepper = stepper
+    def __init__(self, buffer: ReplayBuffer, stepper: envs.Stepper, steps: int) -> None:
+        self.buffer, self.stepper = buffer, stepper
         self.num_envs = buffer.num_envs
         self.rows = -(-steps // self.num_envs)
         self.log = buffer.engine.appender.log
         self.first = self.row = self.log.end
-        self.progress = progress
         self.episodes = 0
-        self.started = self._reported = self._sized = time.perf_counter()
-        self._stored_bytes = 0
-        self._raw_bytes = 0
 
-    def run(self, seed: int, stopped: Callable[[], bool]) -> Recorded:
+    def run(self, seed: int, stopped: Callable[[], bool], progress: Report) -> Recorded:
         if self.row < self.rows:
             self.stepper.reset(int(np.random.SeedSequence([seed, self.row]).generate_state(1)[0] >> 1))
-        self.started = time.perf_counter()
+        self.started = reported = time.perf_counter()
         while self.row < self.rows and not stopped():
             self.episodes += self.stepper.step()
             self.row += 1
-            now = time.perf_counter()
-            if self.progress and now - self._reported >= REPORT_SECONDS:
-                self._reported = now
-                if now - self._sized >= SIZE_SECONDS:
-                    self._measure()
-                self.progress(self.state(False))
+            if time.perf_counter() - reported >= REPORT_SECONDS:
+                progress(self.state(False))
+                reported = time.perf_counter()
         self.buffer.commit()
-        seconds = time.perf_counter() - self.started
-        self._measure()
-        state = dataclasses.replace(self.state(self.row < self.rows), seconds=seconds)
-        if self.progress:
-            self.progress(state)
+        state = self.state(self.row < self.rows)
+        progress(state)
         return state
 
     def state(self, stopped: bool) -> Recorded:
+        assert self.buffer.stream is not None
+        committed = self.buffer.engine.streams.commits[self.buffer.stream].end - self.log.begin
+        step_bytes = sum(column.item_bytes for column in self.buffer.schema.columns)
         return Recorded(
             path=self.buffer.path,
             steps=self.row * self.num_envs,
@@ -214,18 +204,10 @@ class _Recording:
             transitions=len(self.buffer),
             resets=(self.row - self.log.begin) * self.num_envs - len(self.buffer),
             seconds=time.perf_counter() - self.started,
-            raw_bytes=self._raw_bytes,
-            stored_bytes=self._stored_bytes,
+            raw_bytes=max(0, committed) * self.num_envs * step_bytes,
+            stored_bytes=LocalFiles().stored_bytes(self.buffer.path),
             stopped=stopped,
         )
-
-    def _measure(self) -> None:
-        self._sized = time.perf_counter()
-        self._stored_bytes = LocalFiles().stored_bytes(self.buffer.path)
-        step_bytes = sum(column.item_bytes for column in self.buffer.schema.columns)
-        assert self.buffer.stream is not None
-        held = self.buffer.engine.streams.commits[self.buffer.stream].end - self.log.begin
-        self._raw_bytes = max(0, held) * self.num_envs * step_bytes
 
 
 def _is_empty_directory(path: str) -> bool:

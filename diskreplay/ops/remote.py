@@ -21,9 +21,7 @@ from diskreplay.remote import (
     ObjectStore,
     Push,
     RemoteFiles,
-    checked_url,
     collect_garbage,
-    is_url,
     local,
     needed_arrays,
     needed_objects,
@@ -32,7 +30,7 @@ from diskreplay.remote import (
 from diskreplay.storage import metadata, root, tail
 from diskreplay.storage.files import translate_reads
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.paths import PathLike
+from diskreplay.storage.paths import PathLike, checked_url, is_url
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Store, checkpoint_files
 from diskreplay.storage.stream import parents
 
@@ -79,11 +77,6 @@ class Pulled(Result):
     seconds: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Freed(Garbage, Result):
-    """The objects that `gc` removed."""
-
-
 def push(path: PathLike, url: str, objects: Objects | None = None) -> Pushed:
     """Send what is new of every stream of the store at ``path`` to a URL; nobody may write the streams meanwhile.
 
@@ -103,10 +96,8 @@ def push(path: PathLike, url: str, objects: Objects | None = None) -> Pushed:
         for name in pushes:
             writer = opened.enter_context(store.write_stream(name))
             opened.callback(writer.close_files)
-        for one in pushes.values():
+        for one in [*pushes.values()] * 2:  # a checkpoint over several streams goes once all of them are there
             one.run()
-        for one in pushes.values():
-            one.run()  # a checkpoint over several streams goes once all of them are there
     sent = [one.sent for one in pushes.values()]
     return Pushed(
         there.url, {name: one.sent.end for name, one in pushes.items()}, sum(one.requests for one in sent),
@@ -159,7 +150,7 @@ def pull(
 
 def gc(
     url: str, older_than: float, *, dry_run: bool = False, objects: Objects | None = None
-) -> Freed:  # fmt: skip
+) -> Garbage:  # fmt: skip
     """Remove objects of the store under a URL that nothing has needed for ``older_than`` seconds.
 
     Args:
@@ -171,7 +162,7 @@ def gc(
     if older_than < 0:
         raise InputError(f"older_than must be 0 or more seconds, got {older_than}")
     files = open_remote(objects or ObjectStore(checked_url(url)))
-    return Freed(**dataclasses.asdict(collect_garbage(files, older_than, dry_run=dry_run)))
+    return collect_garbage(files, older_than, dry_run=dry_run)
 
 
 def _copy_first(store: Store, files: RemoteFiles, target: pathlib.Path) -> tuple[list[int], list[str]]:
@@ -206,9 +197,8 @@ def _keys(store: Store) -> Iterator[str]:
         if all(name in commits and cut.sequence <= commits[name].sequence for name, cut in one.cut.items())
     ]  # fmt: skip
     for name, newest in commits.items():
-        nodes = {
-            node for path in (*store.schema.arrays, *needed_arrays(store.schema, newest)) for node in parents(path)
-        }
+        arrays = *needed_arrays(store.schema, newest), *(column.name for column in store.schema.columns)
+        nodes = {node for path in arrays for node in parents(path)}
         yield f"{STREAMS}/{name}/{metadata.NAME}"
         yield from (f"{STREAMS}/{name}/{node}/{metadata.NAME}" for node in sorted(nodes))
         for commit in (newest, *(checkpoint.cut[name] for checkpoint in checkpoints if name in checkpoint.cut)):

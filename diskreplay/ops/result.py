@@ -24,3 +24,19 @@ class Compressed:
     def ratio(self) -> float:
         """Raw bytes for each byte on disk, 0 when there is nothing."""
         return self.raw_bytes / self.stored_bytes if self.stored_bytes else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Written(Result):
+    """A store or dataset that was written.
+
+    Attributes:
+        path: the path of it.
+        transitions, episodes: the numbers of both in it.
+        stored_bytes: the bytes that it takes on disk.
+    """
+
+    path: str
+    transitions: int
+    episodes: int
+    stored_bytes: int

@@ -25,11 +25,9 @@ from diskreplay.formats.core.output import check_target, replacing
 from diskreplay.index.episodes import Episode
 from diskreplay.ops import curves
 from diskreplay.ops.result import Result
-from diskreplay.remote import named
-from diskreplay.schema import spaces
 from diskreplay.schema.columns import OBS, Column, Schema
-from diskreplay.storage.paths import PathLike, checked_path
-from diskreplay.views.pictures import are_vectors, is_image, space_bounds, to_pixels
+from diskreplay.storage.paths import PathLike, checked_path, named
+from diskreplay.views.pictures import are_vectors, is_image, leaves, space_bounds, spread, to_pixels
 
 SHEET_FRAMES = 40
 GIF_FRAMES = 500
@@ -126,23 +124,19 @@ def show(
     )  # fmt: skip
 
 
-def shown_leaf(schema: Schema, name: str | None) -> tuple[Column, gymnasium.Space[Any]]:
+def shown_leaf(schema: Schema, name: str | None) -> tuple[Column, gymnasium.Space[Any] | None]:
     """Return the observation leaf, or video column, to be shown, and its space; InputError if none has that name."""
-    observed = zip(schema.obs_columns, spaces.leaf_spaces(schema.observation_space), strict=True)
-    leaves = [(schema.picture(column), space) for column, space in observed]
-    for column in map(schema.picture, schema.extra_columns):
-        if column.name in schema.videos:
-            leaves.append((column, gymnasium.spaces.Box(0, 255, column.shape, np.uint8)))
+    every = leaves(schema)
     if name is None:
-        return next((leaf for leaf in leaves if _is_picture(*leaf)), leaves[0])
-    for column, space in leaves:
+        return next((leaf for leaf in every if _is_picture(*leaf)), every[0])
+    for column, space in every:
         if name in (column.name, column.name.removeprefix(f"{OBS}/")):
             return column, space
-    listed = ", ".join(f"{column.name} {column.shape}" for column, _ in leaves)
+    listed = ", ".join(f"{column.name} {column.shape}" for column, _ in every)
     raise InputError(f"there is no observation {name!r}; there are: {listed}")
 
 
-def _is_picture(leaf: Column, space: gymnasium.Space[Any]) -> bool:
+def _is_picture(leaf: Column, space: gymnasium.Space[Any] | None) -> bool:
     return is_image(leaf.shape) and not are_vectors(leaf.shape, leaf.dtype, space)
 
 
@@ -161,13 +155,13 @@ class _Pictures:
     """The chosen observations of one episode as pictures, decoded one after the other."""
 
     def __init__(
-        self, rows: LogRows, episode: Episode, leaf: Column, space: gymnasium.Space[Any], limit: int, scale: int | None
+        self, rows: LogRows, episode: Episode, leaf: Column, space: Any, limit: int, scale: int | None
     ) -> None:
         self._rows, self._episode, self._leaf = rows, episode, leaf
         self.steps = _evenly(episode, leaf, limit)
         self.height, self.width = to_pixels(np.zeros(leaf.shape, np.uint8), 0, 1).shape[:2]
         self.scale = scale or max(1, SMALL_PIXELS // self.width)
-        self._bounds = self._find_bounds(space)
+        self._bounds = space_bounds(space, leaf.dtype) or spread(self._frames())
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -183,13 +177,6 @@ class _Pictures:
 
     def _frames(self) -> Iterator[Array]:
         return _frames(self._rows, self._episode, self._leaf, self.steps)
-
-    def _find_bounds(self, space: gymnasium.Space[Any]) -> tuple[float, float]:
-        known = space_bounds(space, self._leaf.dtype)
-        if known is not None:
-            return known
-        found = [(float(np.nanmin(frame)), float(np.nanmax(frame))) for frame in self._frames()]
-        return min(low for low, _ in found), max(high for _, high in found)
 
 
 def _evenly(episode: Episode, leaf: Column, limit: int) -> NDArray[np.int64]:

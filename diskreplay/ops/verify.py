@@ -56,9 +56,9 @@ from diskreplay.ops.verify_chunks import ColumnCheck
 from diskreplay.ops.verify_rows import UNREADABLE, RowCheck
 from diskreplay.reading.bytelog import CONTENTS, read_records
 from diskreplay.remote import locate_store
-from diskreplay.schema.columns import LOGS, PATCH_TABLE, Schema
+from diskreplay.schema.columns import PATCH_TABLE, Schema
 from diskreplay.storage import attachments, metadata, root, saved_state, stream
-from diskreplay.storage.commit import Commit
+from diskreplay.storage.commit import ROWS, Commit, table_of
 from diskreplay.storage.files import Files, translate_reads
 from diskreplay.storage.paths import PathLike
 from diskreplay.storage.store import CHECKPOINTS, STREAMS, Checkpoint, Store
@@ -161,17 +161,14 @@ def _check_sampler(store: Store, checkpoint: Checkpoint, arrays: dict[str, NDArr
 
 
 def _before(cut: Commit, newest: Commit) -> bool:
-    """Tell whether a stream can have been at ``cut`` before ``newest``."""
+    """Tell whether a stream can have been at ``cut`` before ``newest``; going back gives up evictions, but no rows."""
     same = (cut.stream, cut.num_envs) == (newest.stream, newest.num_envs)
     earlier = (cut.timeline, cut.sequence) <= (newest.timeline, newest.sequence)
     names = cut.tables.keys() | newest.tables.keys()
-    return (
-        same
-        and earlier
-        and all(
-            before <= now for name in names for before, now in zip(cut.table(name), newest.table(name), strict=True)
-        )
-    )
+    spans = [(cut.table(name), newest.table(name)) for name in names]
+    if cut.timeline < newest.timeline:
+        return same and all(before.end <= now.end for before, now in spans)
+    return same and earlier and all(before <= now for pair in spans for before, now in zip(*pair, strict=True))
 
 
 class _StoreCheck:
@@ -275,8 +272,8 @@ class _StoreCheck:
             _check_saved_state(self.store, name)
         except DiskReplayError as error:
             self.found.take(error, stream=name)
-        above = {path.rpartition("/")[0] for path in LOGS if path in commit.arrays} - {""}
-        self._groups([f"{folder}/{group}" for group in sorted({*stream.groups(self.schema), *above})], name)
+        arrays = {*commit.arrays, *(column.name for column in self.schema.columns)}
+        self._groups([f"{folder}/{group}" for group in stream.groups(arrays)], name)
 
     def record(self, name: str, commit: Commit, file: str) -> None:
         """Check rules 2 and 3, of a stream's commit or of a checkpoint's cut."""
@@ -335,7 +332,7 @@ class _StoreCheck:
             for view in views:
                 if path in view.arrays:
                     layouts.setdefault(view.arrays[path][3:], []).append(view)
-            for alike in layouts.values() or ([] if path in LOGS else [[views[0]]]):
+            for alike in layouts.values() or ([[views[0]]] if table_of(path) == ROWS else []):
                 reader = newest[path] if alike[0] is views[0] else self.store.readers(name, alike[0])[path]
                 spans = [(view.of(path).needed_from, view.arrays[path]) for view in alike if path in view.arrays]
                 checks.append(ColumnCheck(reader, path, spans, self.found, self._tick))
@@ -350,7 +347,9 @@ class _StoreCheck:
             before = len(self.found.problems)
             parts: Sequence[Part] | None = None
             try:
-                parts = self.store.read_tail(name, view)
+                parts, record = self.store.read_tail(name, view)
+                if record and view is views[0]:
+                    stream.check_said(self.store.stream_path(name), view, record)
             except DAMAGE as error:
                 self.found.take(error)
             check = RowCheck(self.store.readers(name, view), parts or (), self.schema, view, self.found, (row, patch))

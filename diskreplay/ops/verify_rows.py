@@ -25,7 +25,7 @@ import numpy as np
 
 from diskreplay import video
 from diskreplay.checks import Array
-from diskreplay.errors import CorruptionError, EvictedError
+from diskreplay.errors import CorruptionError, EvictedError, InputError
 from diskreplay.index import cuts
 from diskreplay.ops.problems import DAMAGE, Findings
 from diskreplay.reading import ragged_reads
@@ -86,7 +86,6 @@ class RowCheck:
         """The positions of patches of next observations of rows that the next row continues."""
 
     def run(self) -> None:
-        """Check all rules."""
         for path in self.readers:
             self._take_held(path)
         places: Array | None = None
@@ -230,12 +229,12 @@ class RowCheck:
         what = f"its row is none of the commit's rows {self.first} to {end}"
         self._report_patches(what, np.flatnonzero((row < self.first) | (row >= end)), places)
 
-    def _report_patches(self, what: str, bad: Sequence[int] | Array, places: Array, column: str = PLACES) -> None:
+    def _report_patches(self, what: str, bad: Sequence[int] | Array, places: Array) -> None:
         if len(bad):
             row, env, offset = places[bad[0]].tolist()
             first = self.patches.begin
             what = f"patch {first + bad[0]} (row {row}, environment {env}, offset {offset}){_count(bad)}: {what}"
-            self._report(what, column, first + np.asarray(bad))
+            self._report(what, PLACES, first + np.asarray(bad))
 
     def _report(self, what: str, path: str, rows: Sequence[int] | Array) -> None:
         low, high = int(min(rows)), int(max(rows)) + 1
@@ -255,9 +254,11 @@ def _wrong_packets(facts: Video, spans: Array, items: ColumnReader) -> str | Non
         if start == stop:
             continue
         value = items.read_rows(start, stop)[:, 0]
-        if (problem := video.wrong(facts, value)) is not None:
-            return f"the packets in its items {start} to {stop}: {problem}"
-        inside = np.setdiff1d(spans[group, 1] - start, [0, *video.ends(facts, value)])
+        try:
+            ends = [packet.end for packet in video.records(value, len(facts.parameters))]
+        except InputError as error:
+            return f"the packets in its items {start} to {stop}: {error}"
+        inside = np.setdiff1d(spans[group, 1] - start, [0, *ends])
         if len(inside):
             return f"its span {start} to {start + inside[0]} ends inside of a packet"
     return None

@@ -37,9 +37,9 @@ from diskreplay.errors import (
     StoreNotFoundError,
 )
 from diskreplay.recording import VectorRecord
-from diskreplay.remote import checked_url, default_mirror, is_url
+from diskreplay.remote import default_mirror
 from diskreplay.sampling.uniform import Uniform
-from diskreplay.storage.paths import PathLike, full_path
+from diskreplay.storage.paths import PathLike, checked_url, full_path, is_url
 from diskreplay.views.transition import Transition
 
 CAPACITY = 1_000_000

@@ -17,6 +17,7 @@ from diskreplay.buffers.options import CreateOptions, shared
 from diskreplay.buffers.provenance import provenance
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count, checked_number
+from diskreplay.compat.stores import closed_on_failure
 from diskreplay.engine.run import engine_options
 from diskreplay.errors import (
     ClosedError,
@@ -29,11 +30,9 @@ from diskreplay.errors import (
     end_block,
 )
 from diskreplay.ray.collector import CAPACITY, MakeEnvs, Policy, made
-from diskreplay.ray.columns import place
 from diskreplay.ray.supervisor import Supervisor
-from diskreplay.remote import checked_url, is_url
 from diskreplay.sampling.window import Sampler
-from diskreplay.storage.paths import PathLike, full_path
+from diskreplay.storage.paths import PathLike, checked_url, full_path, is_url, named
 from diskreplay.views.view import View
 
 LEARNER = "learner"
@@ -124,7 +123,7 @@ class Collectors:
         actor_options = {"num_cpus": 1, **(actor_options or {})}
         self._closed, self._ended, self._told = False, False, False
         directory = full_path(directory) if directory is not None else None
-        where = place(store)
+        where = named(store)
         given = _sent((where, make_envs, policy))
         observation_space, action_space, self._num_envs, known = _asked(given, actor_options)
         more: dict[str, Any] = {
@@ -143,7 +142,7 @@ class Collectors:
             else _reader(url, observation_space, action_space, capacity, view, sampler, mirror, mirror_bytes, more)
         )
         """The buffer that the trainer samples from; :meth:`close` closes it."""
-        try:
+        with closed_on_failure(self.buffer):
             self._limiter: RateLimiter | None = None
             if samples_per_insert is not None:
                 self._limiter = RateLimiter(self.buffer, samples_per_insert, min_size, error_buffer)
@@ -160,9 +159,6 @@ class Collectors:
             self._waiting = False
             """True if the trainer waits for collectors."""
             self._supervisor.start()
-        except BaseException:
-            self.buffer.close()
-            raise
         atexit.register(self.close)  # before Ray's own end
 
     # For the trainer

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
-
-import numpy as np
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import Array
@@ -14,19 +12,11 @@ from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.schema.columns import OBS, REWARD, TERMINATED, TRUNCATED, Schema
 from diskreplay.schema.ids import Ids
-from diskreplay.schema.spaces import leaf_layout, leaf_spaces
-from diskreplay.storage.paths import PathLike, checked_path, full_path
 from diskreplay.views.transition import Transition
 
 NEXT = f"next_{OBS}"
 STEPS = Transition()
 """The view by which rows are read: each is a transition of one step."""
-
-
-def place(path: PathLike) -> str:
-    """Return a path as processes with other working directories find it, or a URL as it is."""
-    text = checked_path(path)
-    return text if "://" in text else full_path(text)
 
 
 def next_name(name: str) -> str:
@@ -76,36 +66,18 @@ def read_columns(buffer: ReplayBuffer, ids: Ids, names: Sequence[str], *, stack:
 
 def _arrays(samples: Samples, names: Sequence[str], stack: bool) -> dict[str, Array]:
     schema = samples.schema
-    rows = [rows for _, _, rows, _ in samples.groups]
     columns = {column.name: column for column in (*schema.action_columns, *schema.extra_columns)}
     found: dict[str, Array] = {name: samples.values(columns[name]) for name in names if name in columns}
     found |= {name: samples.resident(name) for name in names if name in (REWARD, TERMINATED, TRUNCATED)}
     for leaf, column in enumerate(schema.obs_columns):
         now, following = column.name in names, next_name(column.name) in names
         if not stack and schema.stacks[leaf].frames > 1:
-            wanted = [(column.name, 0)] * now + [(next_name(column.name), 1)] * following
-            found |= {name: samples.frames(leaf, step) for name, step in wanted}
+            found |= {column.name: samples.values(column)} if now else {}
+            found |= {next_name(column.name): samples.next_values(leaf)} if following else {}
         elif now and following:
             found[column.name], found[next_name(column.name)] = samples.observe(leaf)
         elif now:
             found[column.name] = samples.current(leaf)
         elif following:
-            found[next_name(column.name)] = samples.observe_next(leaf, rows)
+            found[next_name(column.name)] = samples.observe_next(leaf)
     return {name: found[name] for name in names}
-
-
-def empty_columns(schema: Schema, count: int, *, stack: bool = True) -> Mapping[str, Array]:
-    """Return zeros in the shapes and dtypes of :func:`read_columns`, ``count`` rows of every column."""
-    found: dict[str, Array] = {}
-    leaves = leaf_spaces(schema.observation_space)
-    for column, leaf, how in zip(schema.obs_columns, leaves, schema.stacks, strict=True):
-        shape = column.shape
-        if stack and how.frames > 1:
-            shape = (how.frames, *shape) if how.axis is None else leaf_layout(leaf, column.name)[0]
-        found[column.name] = np.zeros((count, *shape), column.dtype)
-        found[next_name(column.name)] = np.zeros((count, *shape), column.dtype)
-    for name in column_names(schema):
-        if name not in found:
-            column = schema.column(name)
-            found[name] = np.zeros((count, *column.shape), column.dtype)
-    return found

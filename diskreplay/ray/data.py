@@ -26,10 +26,10 @@ from diskreplay.errors import StateError
 from diskreplay.formats.core.selection import Selection, place_of
 from diskreplay.index.episodes import Episode
 from diskreplay.index.spans import EpisodeSpan
-from diskreplay.ray.columns import checked_columns, column_names, empty_columns, place, read_columns
+from diskreplay.ray.columns import checked_columns, column_names, read_columns
 from diskreplay.schema.ids import Ids
 from diskreplay.storage.commit import Commit
-from diskreplay.storage.paths import PathLike, checked_path, full_path
+from diskreplay.storage.paths import PathLike, checked_path, full_path, named
 
 EPISODE, STEP = "episode", "step"
 BLOCK_BYTES = 128 << 20
@@ -86,7 +86,7 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         super().__init__()
         copies = full_path(checked_path(mirror, "mirror")) if mirror is not None else None
-        self._store: Address = place(path), checkpoint, copies, mirror_bytes
+        self._store: Address = named(path), checkpoint, copies, mirror_bytes
         self._stack = stack
         self._projection_map: dict[str, str] | None = None
         with open_store(*self._store) as buffer:
@@ -99,6 +99,7 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
             every = buffer.episodes
             name = max(schema.obs_columns, key=lambda column: column.item_bytes).name
             large = streams.shown.disk.rows[name].column
+            none = read_columns(buffer, np.empty(0, np.int64), column_names(schema), stack=stack)
         # A column of the user's replaces ours of the same name.
         self._columns = checked_columns(columns, list(dict.fromkeys((*column_names(schema), EPISODE, STEP))))
         self._chunk_rows, self._shard_rows = large.chunk_rows, large.shard_rows
@@ -107,8 +108,8 @@ class DiskReplayDatasource(Datasource):  # type: ignore[misc]
             for number, e in _selected(every, names, episodes)
         ]
         self._rows = sum(map(len, self._parts))
-        ours = np.zeros(16, np.int64)
-        zeros = {EPISODE: ours, STEP: ours, **empty_columns(schema, len(ours), stack=stack)}
+        none = {EPISODE: np.empty(0, np.int64), STEP: np.empty(0, np.int64), **none}
+        zeros = {name: np.zeros((16, *values.shape[1:]), values.dtype) for name, values in none.items()}
         few, more = (
             BlockAccessor.batch_to_block({name: values[:rows] for name, values in zeros.items()}) for rows in (8, 16)
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tree
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils.spaces.space_utils import unbatch
 
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import Array
@@ -40,7 +42,7 @@ def whole(store: ReplayBuffer, held: Held) -> SingleAgentEpisode:
     found = steps(store, held, 0, len(held))
     return SingleAgentEpisode(
         id_=held.id, observation_space=store.schema.observation_space, action_space=store.schema.action_space,
-        observations=_listed(found.obs, len(found) + 1), actions=_listed(found.action, len(found)),
+        observations=unbatch(found.obs), actions=unbatch(found.action),
         rewards=found.reward.tolist(), infos=[{}] * (len(found) + 1), terminated=found.terminated,
         truncated=found.truncated, t_started=0, len_lookback_buffer=0,
     )  # fmt: skip
@@ -55,7 +57,8 @@ def transitions(
     """
     ids = [held.ids(t, t + n) for (held, t, _, _), n in zip(drawn, lengths, strict=True)]
     first, last = np.array([each[0] for each in ids]), np.array([each[-1] for each in ids])
-    obs, following, action, ends = _ends(store, first, last)
+    *values, ends = _ends(store, first, last)
+    obs, following, action = map(unbatch, values)
     rewards = read_columns(store, np.concatenate(ids).astype(np.int64), [REWARD])[REWARD]
     starts = np.cumsum([0, *lengths[:-1]])
     powers = gamma ** np.arange(max(lengths), dtype=np.float64)
@@ -65,7 +68,7 @@ def transitions(
     for at, ((held, t, _, weight), n) in enumerate(zip(drawn, lengths, strict=True)):
         found.append(SingleAgentEpisode(
             id_=held.id, observation_space=space, action_space=actions,
-            observations=[_item(obs, at), _item(following, at)], actions=[_item(action, at)],
+            observations=[obs[at], following[at]], actions=[action[at]],
             rewards=[float(total[at])], infos=[{}, {}],
             terminated=bool(ends[TERMINATED][at]), truncated=bool(ends[TRUNCATED][at]),
             extra_model_outputs={"weights": [weight], "n_step": [n]}, t_started=t, len_lookback_buffer=0,
@@ -97,9 +100,10 @@ def rows(store: ReplayBuffer, wanted: Sequence[Sequence[tuple[Held, int, int]]])
     """
     parts = {(held.number, t, count): _part(store, held, t, count) for row in wanted for held, t, count in row}
     found = [[parts[held.number, t, count] for held, t, count in row] for row in wanted]
+    groups = list(itertools.pairwise(itertools.accumulate(map(len, found), initial=0)))
     return {
         name: tree.map_structure(
-            lambda *leaves: np.stack([np.concatenate(leaves[a:b]) for a, b in _groups(found)]),
+            lambda *leaves: np.stack([np.concatenate(leaves[a:b]) for a, b in groups]),
             *[part[name] for row in found for part in row],
         )
         for name in found[0][0]
@@ -124,16 +128,3 @@ def _part(store: ReplayBuffer, held: Held, t: int, count: int) -> dict[str, Any]
         "is_terminated": last & (ends and whole.terminated),
         "is_truncated": last & (ends and whole.truncated and not whole.terminated),
     }
-
-
-def _item(values: Any, at: int) -> Any:
-    return tree.map_structure(lambda leaf: leaf[at], values)
-
-
-def _listed(values: Any, count: int) -> list[Any]:
-    return [_item(values, at) for at in range(count)]
-
-
-def _groups(rows: list[list[Any]]) -> list[tuple[int, int]]:
-    ends = np.cumsum([len(row) for row in rows]).tolist()
-    return list(zip([0, *ends[:-1]], ends, strict=True))

@@ -9,7 +9,8 @@ Needs RLlib's new API stack; :mod:`diskreplay.ray.algorithms` are the algorithms
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -95,7 +96,8 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         if path is not None and "://" in checked_path(path):
             raise InputError(f"an algorithm writes to a directory, got {path!r}")
         self._place = Location(path, self)
-        self._store: ReplayBuffer | None = None
+        self.store: ReplayBuffer | None = None
+        """The store of the steps, or None before the first one."""
         self._index = Episodes()
         self._lanes = Lanes(self._num_envs)
         self._last_sampled_indices: list[int] = []
@@ -155,18 +157,13 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         return store
 
     def _take(self, store: ReplayBuffer) -> None:
-        self._store = store
+        self.store = store
         close_with(self, store)
-
-    @property
-    def store(self) -> ReplayBuffer | None:
-        """The store of the steps, or None before the first one."""
-        return self._store
 
     def close(self) -> None:
         """Commit, and give the store to the next writer, which otherwise happens once the buffer is forgotten."""
-        if self._store is not None:
-            self._store.close()
+        if self.store is not None:
+            self.store.close()
 
     # Adding
 
@@ -181,7 +178,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         steps_before = self._index.steps
         added = sum(map(len, chunks))
         if chunks:
-            store = self._store if self._store is not None else self._create(given[0], chunks[0])
+            store = self.store if self.store is not None else self._create(given[0], chunks[0])
             write(store, self._index, self._lanes, chunks)
             self._num_timesteps_added += added
             self._evict(store)
@@ -237,7 +234,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     def _draw(self, count: int, fits: Callable[[Held, int], bool]) -> list[tuple[Held, int, int, float]]:
         """Return the episodes, steps, ids and weights of drawn steps that fit."""
-        store = self._store
+        store = self.store
         if store is None or not len(self._index):
             raise NotEnoughDataError("the buffer is empty; add some episodes")
         found: list[tuple[Held, int, int, float]] = []
@@ -257,7 +254,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         self, size: int, n_step: int | tuple[int, int], gamma: float, to_numpy: bool, whole: bool
     ) -> list[SingleAgentEpisode]:
         """Return episodes of one transition each, with ``whole`` of all n steps, as prioritized sampling wants."""
-        store, chosen = self._store, iter(self._steps_of(size, n_step))
+        store, chosen = self.store, iter(self._steps_of(size, n_step))
         steps = next(chosen)
 
         def fits(held: Held, t: int) -> bool:
@@ -280,30 +277,26 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
     def _steps_of(self, size: int, n_step: int | tuple[int, int]) -> list[int]:
         if not isinstance(n_step, tuple):
             return [check_count("n_step", n_step)] * size
-        store = self._store
+        store = self.store
         rng = np.random.default_rng() if store is None else store.engine.rng
         drawn: list[int] = rng.integers(*n_step, size=size).tolist()
         return drawn
 
     def _rows_of(self, size: int, length: int) -> dict[str, Any]:
         """Return rows of ``length`` observations: an episode from a drawn step on, then others from the first."""
-        starts: list[list[tuple[Held, int, int]]] = []
-        drawn: Iterator[tuple[Held, int, int, float]] = iter(())
-        for _ in range(size):
-            row: list[tuple[Held, int, int]] = []
+        rounds = (self._draw(size, lambda held, t: True) for _ in itertools.count())
+        drawn = itertools.chain.from_iterable(rounds)
+        starts: list[list[tuple[Held, int, int]]] = [[] for _ in range(size)]
+        for row in starts:
             left = length
             while left:
-                one = next(drawn, None)
-                if one is None:
-                    drawn = iter(self._draw(size, lambda held, t: True))
-                    one = next(drawn)
-                held, t = one[0], 0 if row else one[1]
+                held, first, *_ = next(drawn)
+                t = 0 if row else first
                 count = min(left, len(held) - t + 1)
                 row.append((held, t, count))
                 left -= count
-            starts.append(row)
-        assert self._store is not None
-        found = episode_reads.rows(self._store, starts)
+        assert self.store is not None
+        found = episode_reads.rows(self.store, starts)
         self.sampled_timesteps += size * length
         self._count(size * length, [(held.number, t) for row in starts for held, t, _ in row], None, 0)
         return found
@@ -328,8 +321,8 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         return ReadSequence(self.get_num_episodes, self._episode)
 
     def _episode(self, number: int) -> SingleAgentEpisode:
-        assert self._store is not None
-        return episode_reads.whole(self._store, self._index[number])
+        assert self.store is not None
+        return episode_reads.whole(self.store, self._index[number])
 
     def get_num_episodes(self, module_id: Any = None) -> int:
         return len(self._index)
@@ -361,13 +354,13 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             raise InputError(
                 "the buffer has no path, and goes away with its algorithm: give replay_buffer_config a 'path'"
             )
-        if self._store is None:
+        if self.store is None:
             return None
-        name = f"{CHECKPOINT}{max(numbered(self._store.checkpoints, CHECKPOINT).values(), default=0) + 1}"
+        name = f"{CHECKPOINT}{max(numbered(self.store.checkpoints, CHECKPOINT).values(), default=0) + 1}"
         facts = {
             "evicted": self._index.evicted, "added": self._num_timesteps_added, "sampled": self.sampled_timesteps
         }  # fmt: skip
-        self._store.checkpoint(name, facts, attachments=attachments, keep=self._keep)
+        self.store.checkpoint(name, facts, attachments=attachments, keep=self._keep)
         return name
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -380,9 +373,9 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             raise InputError("this is no state of a DiskEpisodeReplayBuffer: it names no checkpoint of a store")
         name = state["checkpoint"]
         if name is None:
-            if self._store is not None:
-                self._store.clear()
-                self._restore(self._store, {})
+            if self.store is not None:
+                self.store.clear()
+                self._restore(self.store, {})
             return
         try:
             check_checkpoint(self._place, name)
@@ -390,9 +383,9 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             raise CheckpointError(
                 f"{error}: only the newest keep_checkpoints={self._keep} are kept, and going back gives up later ones"
             ) from error
-        if self._store is None:
+        if self.store is None:
             self._open(None)
-        store = self._store
+        store = self.store
         assert store is not None
         numbers = numbered(store.checkpoints, CHECKPOINT)
         later = [one for one, number in numbers.items() if name in numbers and number > numbers[name]]
@@ -403,7 +396,7 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         for one in later:
             store.drop_checkpoint(one)
         store.close()
-        self._store = None
+        self.store = None
         self._open(name)
 
     def _check_sampler(self, store: ReplayBuffer, checkpoint: str | None) -> None:
@@ -412,10 +405,10 @@ class DiskEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
 
     def newest_with(self, attachment: str) -> str | None:
         """Return the newest checkpoint of :meth:`checkpoint` with an attachment of this name, or None."""
-        if self._store is None:
+        if self.store is None:
             return None
-        found = numbered(self._store.checkpoints, CHECKPOINT)
-        having = [one.name for one in self._store.engine.store.checkpoints(found) if attachment in one.attachments]
+        found = numbered(self.store.checkpoints, CHECKPOINT)
+        having = [one.name for one in self.store.engine.store.checkpoints(found) if attachment in one.attachments]
         return max(having, key=found.__getitem__, default=None)
 
 
@@ -436,13 +429,13 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
 
     def add(self, episodes: Any, weight: float | None = None) -> None:
         """Add episodes; ``weight`` is the priority of the new steps, the largest so far if None."""
-        before = 0 if self._store is None else self._store.engine.appender.log.end
+        before = 0 if self.store is None else self.store.engine.appender.log.end
         super().add(episodes, weight)
-        if weight is not None and self._store is not None:
-            end = self._store.engine.appender.log.end
+        if weight is not None and self.store is not None:
+            end = self.store.engine.appender.log.end
             ids = np.arange(before * self._num_envs, end * self._num_envs)
-            new = np.array([place is not None for place in self._index.at(self._store, ids)], bool)
-            self._store.update_priorities(ids[new], np.full(new.sum(), weight))
+            new = np.array([place is not None for place in self._index.at(self.store, ids)], bool)
+            self.store.update_priorities(ids[new], np.full(new.sum(), weight))
 
     def sample(
         self, num_items: int | None = None, *, batch_size_B: int | None = None, batch_length_T: int | None = None,
@@ -453,8 +446,8 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
         """Draw as RLlib's buffer does: a list of episodes of one transition each, of all ``n_step`` steps."""
         size = self._size(num_items, batch_size_B)
         _check_kept(include_infos, include_extra_model_outputs)
-        if self._store is not None:
-            sampler = self._store.sampler
+        if self.store is not None:
+            sampler = self.store.sampler
             assert isinstance(sampler, Proportional)
             sampler.beta = beta
         return self._transitions(size, n_step or 1, gamma, to_numpy, whole=True)
@@ -467,8 +460,8 @@ class DiskPrioritizedEpisodeReplayBuffer(DiskEpisodeReplayBuffer, PrioritizedEpi
                 f"priorities must have shape ({len(self._last_sampled_indices)},), as many as were sampled last, got "
                 f"{values.shape}"
             )
-        if len(values) and self._store is not None:
-            self._store.update_priorities(np.array(self._last_sampled_indices), values)
+        if len(values) and self.store is not None:
+            self.store.update_priorities(np.array(self._last_sampled_indices), values)
         self._last_sampled_indices = []
 
 

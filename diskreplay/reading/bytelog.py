@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Bytes
 from diskreplay.errors import CorruptionError, ReadFailedError
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.later_values import LaterValues
@@ -33,8 +34,6 @@ LOOK_SHARE = 4
 """A commit looks through this many times the bytes that it adds, and through the slack divided by this number."""
 READ_BYTES = 1 << 22
 """The most bytes of a log that are read in one go, unless a record has more."""
-
-Bytes = NDArray[np.uint8]
 
 
 class Content(Protocol):

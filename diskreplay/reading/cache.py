@@ -2,9 +2,9 @@
 
 A chunk is kept in one of two forms:
 
-- *runs*: of each value, only the bytes that differ from a *key*, a value that some neighbouring chunks share. Frames of
-  a game then take a tenth of their size, and are copied nearly as fast as raw ones. Compiled code makes and reads runs.
-- *raw*: the decoded values, if runs would take more than half of their bytes, or if no code can be compiled here.
+- *runs*: of each value, only the bytes that differ from a *key*, a value that many chunks share. Frames of a game then
+  take a tenth of their size, and are copied as fast as raw ones, or faster. The core makes and reads runs.
+- *raw*: the decoded values, if runs would take more than half of their bytes.
 
 Sampling reads chunks at random, so each chunk is worth the same. The cache therefore admits chunks until its budget is
 full, and then replaces none. There is room again when rows leave the window. If the budget is below ``MIN_SHARE`` of
@@ -18,27 +18,31 @@ without it, before any other thread can find the slot. All changes hold the cach
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Bytes
 from diskreplay.interrupts import Lock
 from diskreplay.reading import compiled
 from diskreplay.schema.ids import Ids
-from diskreplay.storage.column import ColumnReader
+from diskreplay.storage.column import ColumnReader, Location
 
 MIN_SHARE = 0.25
 FIRST_SLOTS = 1024
-KEY_ROWS = 64
-"""The number of rows that share a key."""
+MOST_KEYS = 64
+"""The most keys that are offered to the chunks of a column; so many values stay in the processor's cache."""
+COMPARED = 256
+"""The bytes of a value, or up to twice as many, in which it is compared with keys."""
 LEAST_ITEM_BYTES = 256
 """The least bytes of a value that is kept as runs; runs of smaller values, such as vectors, would be no shorter."""
 FIRST_TRIED = 32
 """The chunks of a column that are tried as runs at first; more are tried as long as a fifth of all were worth it."""
 
-Bytes = NDArray[np.uint8]
+_, SIZE, KEY, CHUNK, GROUP = range(5)
+"""The numbers of a slot; the first is the address of its block."""
 
 
 class Key:
@@ -46,8 +50,14 @@ class Key:
 
     def __init__(self, value: Bytes) -> None:
         self.value = value
+        self.compared = compared(value)
         self.users = 0
         """The number of cached chunks that need it."""
+
+
+def compared(value: Bytes) -> Bytes:
+    """Return the bytes of a value by which the key nearest to it is found."""
+    return value[:: max(1, len(value) // COMPARED)]
 
 
 class CachedColumn:
@@ -55,11 +65,12 @@ class CachedColumn:
 
     def __init__(self, column: ColumnReader) -> None:
         self.column = column
-        self.blocks = np.zeros((FIRST_SLOTS, 3), np.int64)
-        """The address and size of the block in each slot, and the address of its key, 0 for a raw chunk."""
-        self.chunk = np.full(FIRST_SLOTS, -1, np.int64)
-        """The chunk in each slot, -1 for an empty one; like ``group``, no longer than ``blocks``."""
-        self.group = self.chunk.copy()
+        self.slots = np.full((FIRST_SLOTS, 5), -1, np.int64)
+        """What is in each slot: block, size, key, chunk, group; a longer array replaces it when it grows.
+
+        They are the address and bytes of the block, the address of its key, 0 for a raw chunk, and the chunk, -1 for an
+        empty slot, and its group.
+        """
         self.table = np.full((1, column.groups), -1, np.int64)
         """The slot in which to look for a chunk of a group; a longer table replaces it when it grows."""
         self.tried = 0
@@ -67,50 +78,42 @@ class CachedColumn:
         self.shrunk = 0
         self._free: list[int] = []
         self._kept: list[tuple[NDArray[Any], Key | None] | None] = []
-        """The arrays and keys whose addresses ``blocks`` has."""
-        self._keys: dict[tuple[int, int], Key] = {}
-        """The newest key of each run of neighbouring chunks of a group; older keys may still have users."""
+        """The arrays and keys whose addresses ``slots`` has."""
+        self._offered: tuple[list[Key], Bytes] = [], np.empty((0, 0), np.uint8)
+        """The keys for new chunks, and what is compared of each; other keys may still have users."""
         self._key_bytes = 0
-        self._key_chunks = max(1, KEY_ROWS // column.column.chunk_rows)
 
     def find(self, chunk: Ids, group: Ids) -> Ids:
         """Return the slot of each chunk, -1 for one that is not cached."""
         table = self.table  # a thread that enters slots may replace it
         slot = table[chunk % len(table), group]
         # Both are compared: a slot that was given up may hold the same chunk of another group by now.
-        return np.where((self.chunk.take(slot) == chunk) & (self.group.take(slot) == group), slot, -1)
+        return np.where((self.slots[slot, CHUNK] == chunk) & (self.slots[slot, GROUP] == group), slot, -1)
 
     def has(self, chunk: int, group: int) -> bool:
         """Tell whether a chunk is cached."""
         return bool(self.find(np.array([chunk]), np.array([group]))[0] >= 0)
 
-    def values(self, slot: int) -> NDArray[Any]:
-        """Return the values ``(chunk_items, *shape)`` of the chunk in a slot."""
-        kept = self._kept[slot]
-        assert kept is not None
-        block, key = kept
-        column = self.column
-        if key is not None:
-            found = np.empty((column.chunk_items, column.column.item_bytes), np.uint8)
-            compiled.unpack(self.blocks, slot, found)
-            block = found.reshape(-1).view(column.column.dtype)
-        return block.reshape(column.chunk_items, *column.column.shape)
-
-    def packed(self, chunk: int, group: int, values: NDArray[Any]) -> tuple[Bytes, Key] | None:
+    def packed(self, values: NDArray[Any]) -> tuple[Bytes, Key] | None:
         """Return the runs of a chunk, and their key, or None if runs are not worth it."""
         rows = values.reshape(-1).view(np.uint8).reshape(self.column.chunk_items, self.column.column.item_bytes)
-        shared, room = self._keys.get((chunk // self._key_chunks, group)), rows.nbytes // 2
+        keys, samples = self._offered
+        found, room, width = None, rows.nbytes // 2, rows.shape[1]
         self.tried += 1
-        if shared is not None:
-            if (block := compiled.pack(rows, shared.value, room)) is not None:
-                self.shrunk += 1
-                return block, shared
-            room -= rows.shape[1]  # as at a new level of a game: a new key must be worth it for this chunk alone
-        own = Key(compiled.majority(rows))
-        if (block := compiled.pack(rows, own.value, room)) is None:
-            return None
-        self.shrunk += 1
-        return block, own
+        if keys:
+            different = (samples != compared(rows[len(rows) // 2])).view(np.uint8)
+            nearest = keys[int(np.add.reduce(different, axis=1, dtype=np.uint16).argmin())]
+            if (block := compiled.pack(rows, nearest.value, room)) is not None:
+                found, room = (block, nearest), block.nbytes
+        few = sum(key.users > 0 for key in keys) < MOST_KEYS
+        # As at a new level of a game. Where no key fits, the chunks after this one may share a new one; else it must be
+        # worth its bytes for this chunk alone.
+        if found is None or (room > 2 * width and few):
+            own = Key(compiled.majority(rows))
+            if (block := compiled.pack(rows, own.value, room if found is None and few else room - width)) is not None:
+                found = block, own
+        self.shrunk += found is not None
+        return found
 
     @property
     def packs(self) -> bool:
@@ -121,46 +124,50 @@ class CachedColumn:
 
     def enter(self, chunk: int, group: int, block: NDArray[Any], key: Key | None) -> int:
         """Keep a chunk that is not cached yet, and return the bytes that it takes."""
-        self._reach(max(self.column.entries.length, 1))  # first: it may lack memory
+        # First, as it may lack memory.
+        self._reach(max(self.column.entries.length, 1))
+        if key is not None and not key.users:
+            self._offer(key)
         slot = self._take_slot()
         self._kept[slot] = block, key
-        self.blocks[slot] = block.ctypes.data, block.nbytes, 0 if key is None else key.value.ctypes.data
-        self.group[slot] = group
-        self.chunk[slot] = chunk
+        key_at = 0 if key is None else key.value.ctypes.data
+        self.slots[slot] = block.ctypes.data, block.nbytes, key_at, chunk, group
         self.table[chunk % len(self.table), group] = slot
         if key is None:
             return block.nbytes
         key.users += 1
         if key.users > 1:
             return block.nbytes
-        self._keys[chunk // self._key_chunks, group] = key
         self._key_bytes += key.value.nbytes
         return block.nbytes + key.value.nbytes
+
+    def _offer(self, key: Key) -> None:
+        keys = [key, *(other for other in self._offered[0] if other.users and other is not key)]
+        if len(keys) > MOST_KEYS:
+            keys.remove(min(keys[1:], key=lambda key: key.users))
+        self._offered = keys, np.array([key.compared for key in keys], np.uint8)
 
     def _take_slot(self) -> int:
         if self._free:
             return self._free.pop()
         slot = len(self._kept)
-        if slot == len(self.chunk):  # grown in this order, `chunk` is never longer than `blocks`
-            more = np.full(slot, -1, np.int64)
-            self.blocks = np.append(self.blocks, np.zeros((slot, 3), np.int64), axis=0)
-            self.group, self.chunk = np.append(self.group, more), np.append(self.chunk, more)
+        if slot == len(self.slots):
+            self.slots = np.append(self.slots, np.full_like(self.slots, -1), axis=0)
         self._kept.append(None)
         return slot
 
     def _reach(self, span: int) -> None:
         if len(self.table) < span:
             longer = np.full((2 * span, self.table.shape[1]), -1, np.int64)
-            held = np.flatnonzero(self.chunk >= 0)
-            longer[self.chunk[held] % len(longer), self.group[held]] = held
+            held = np.flatnonzero(self.slots[:, CHUNK] >= 0)
+            longer[self.slots[held, CHUNK] % len(longer), self.slots[held, GROUP]] = held
             self.table = longer
 
     def drop(self, doomed: NDArray[np.bool_]) -> int:
         """Empty the slots of a mask over all, and return the bytes that they took."""
         freed = 0
-        for slot in np.flatnonzero(doomed & (self.chunk >= 0)).tolist():
-            chunk, group = int(self.chunk[slot]), int(self.group[slot])
-            self.chunk[slot] = -1
+        for slot in np.flatnonzero(doomed & (self.slots[:, CHUNK] >= 0)).tolist():
+            self.slots[slot, CHUNK] = -1
             kept, self._kept[slot] = self._kept[slot], None
             self._free.append(slot)
             assert kept is not None
@@ -171,15 +178,12 @@ class CachedColumn:
                 if not key.users:
                     freed += key.value.nbytes
                     self._key_bytes -= key.value.nbytes
-                    place = chunk // self._key_chunks, group
-                    if self._keys.get(place) is key:
-                        del self._keys[place]
         return freed
 
     def held(self, raw: bool) -> tuple[int, int]:
         """Return the rows and bytes that are kept raw, or as runs."""
-        here = (self.chunk >= 0) & ((self.blocks[: len(self.chunk), 2] == 0) == raw)
-        size = int(self.blocks[: len(here), 1][here].sum()) + (0 if raw else self._key_bytes)
+        here = (self.slots[:, CHUNK] >= 0) & ((self.slots[:, KEY] == 0) == raw)
+        size = int(self.slots[here, SIZE].sum()) + (0 if raw else self._key_bytes)
         return int(np.count_nonzero(here)) * self.column.chunk_items, size
 
 
@@ -215,7 +219,7 @@ class ChunkCache:
         self._keeps_raw = self.budget_bytes >= MIN_SHARE * window_bytes
         if not self._keeps_raw:
             for cached in list(self._columns.values()):
-                self._give_up(cached, lambda cached: cached.blocks[: len(cached.chunk), 2] == 0)
+                self._give_up(cached, lambda cached: cached.slots[:, KEY] == 0)
 
     def admits(self, column: ColumnReader) -> bool:
         """Tell whether a newly decoded chunk of the column should be offered to :meth:`put`."""
@@ -224,9 +228,7 @@ class ChunkCache:
         cached = self._columns.get(column)
         if cached is None:
             cached = self._columns.setdefault(column, CachedColumn(column))
-        if cached.packs and not compiled.KERNEL.missing:
-            return compiled.KERNEL.code is not None
-        return self._keeps_raw
+        return cached.packs or self._keeps_raw
 
     def put(self, column: ColumnReader, chunk: int, group: int, values: NDArray[Any]) -> None:
         """Keep a copy of the values ``(chunk_items, *shape)`` of a complete chunk, if they are admitted."""
@@ -234,26 +236,22 @@ class ChunkCache:
         if cached is None:  # the cache is full, or the column was just forgotten
             return
         try:
-            if (
-                cached.packs
-                and compiled.KERNEL.code is not None
-                and (packed := cached.packed(chunk, group, values)) is not None
-            ):
+            if cached.packs and (packed := cached.packed(values)) is not None:
                 self._keep(cached, chunk, group, *packed)
             elif self._keeps_raw and not self._lacks(values.nbytes):
                 self._keep(cached, chunk, group, values.copy(), None)
         except MemoryError:  # whoever samples does without
             self._full = True
 
-    def fill(self, column: ColumnReader, chunk: Ids, group: Ids, decode: Callable[[int, NDArray[Any]], None]) -> None:
-        """Keep complete chunks (n,) raw, as far as there is room; ``decode(i, values)`` decodes the i-th."""
+    def fill(self, column: ColumnReader, chunk: Ids, group: Ids, places: Sequence[Location]) -> None:
+        """Keep complete chunks (n,) raw, as far as there is room; ``places`` is where they are."""
         cached = self._columns.setdefault(column, CachedColumn(column))
         try:
             for which in np.flatnonzero(cached.find(chunk, group) < 0).tolist():
                 if self._lacks(column.decoded_bytes):
                     break
                 values = np.empty((column.chunk_items, *column.column.shape), column.column.dtype)
-                decode(which, values)
+                column.decode(places[which], values, int(chunk[which]))
                 self._keep(cached, int(chunk[which]), int(group[which]), values, None)
         except MemoryError:
             self._full = True
@@ -307,7 +305,7 @@ class ChunkCache:
     def drop(self, column: ColumnReader, below: int = 1 << 62) -> None:
         """Forget the column's chunks below ``below``, by default all; the caller holds ``engine.lock``."""
         if (cached := self._columns.get(column)) is not None:
-            self._give_up(cached, lambda cached: cached.chunk < below)
+            self._give_up(cached, lambda cached: cached.slots[:, CHUNK] < below)
         if column in self._frames:
             self._drop_frames(column, below * column.column.chunk_rows)
 
@@ -323,7 +321,7 @@ class ChunkCache:
 
         def others(cached: CachedColumn) -> NDArray[np.bool_]:
             slots = cached.find(chunk, group)
-            doomed = np.ones(len(cached.chunk), bool)
+            doomed = np.ones(len(cached.slots), bool)
             doomed[slots[slots >= 0]] = False
             return doomed
 

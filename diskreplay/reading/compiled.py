@@ -1,183 +1,115 @@
-"""The choice between compiled code and Python for reading a plan, and the loading of the compiled code.
+"""The compiled reading of a plan: what it takes, and how many threads share it.
 
-Loading numba and the kernel takes as long as reading some thousand chunks in Python. So a thread loads them
-(:mod:`diskreplay.loading`) once that many chunks were read, or copied from the cache. A program that reads fewer never
-pays for it.
-
-The kernel reads only local files. Python reads files without a descriptor of the system, and batches that are not
-contiguous in memory. If a process cannot load the kernel, Python reads everything.
+The core reads only local files. Python reads files without a descriptor of the system. Where Blosc's functions cannot
+be found, Python reads everything.
 """
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable
+import ctypes
+import os
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import workers
-from diskreplay.loading import BackgroundImport
+from diskreplay.native import core
 from diskreplay.reading.scratch import scratch
 from diskreplay.reading.target import Target
-from diskreplay.schema.columns import Column
-from diskreplay.schema.ids import Ids
+from diskreplay.storage import blosc
 from diskreplay.storage.chunks import OVERHEAD_BYTES
-from diskreplay.storage.column import ColumnReader, Locations
+from diskreplay.storage.column import ColumnReader
+from diskreplay.storage.files import Readable
 
 Read = Callable[[int, int], int]
 """A function that reads pieces ``[begin, end)`` and returns the first that it could not read, or ``end``."""
 
-LOAD_AFTER = 20_000
-"""The pieces that a process reads or copies in Python before it loads the kernel."""
 LEAST_PIECES = 32
 """The fewest pieces that are worth a thread of their own."""
-LEAST_HITS = 64
+LEAST_HITS = 128
 """The fewest pieces that are worth a thread of their own if their chunks are cached."""
 
-_pieces = 0
-"""The number of pieces asked for so far; threads that count at once may miss some."""
+
+NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", 0)
 
 
-def _load_planner() -> types.ModuleType:
-    from diskreplay.reading import planner
+def _found() -> dict[str, int]:
+    """Return the addresses of the functions that the core calls, by their names; 0 for one that is not there."""
+    libc = ctypes.CDLL(None)
+    codecs = ("LZ4_decompress_safe", "LZ4_decompress_safe_partial", "blosc_decompress_ctx")
+    names = dict.fromkeys(codecs, blosc.LIBRARY)
+    names |= dict.fromkeys(("pread", *(["preadv2"] * bool(NOWAIT)), *(["posix_fadvise"] * bool(WILL_NEED))), libc)
+    return {
+        name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 if hasattr(library, name) else 0
+        for name, library in names.items()
+    }
 
-    planner.compile_now()
-    return planner
 
-
-def _load_kernel() -> types.ModuleType | None:
-    from diskreplay.reading import kernel
-
-    if not kernel.FOUND:
+def calls(found: Mapping[str, int]) -> core.Calls | None:
+    """Return the functions for the core to call, or None if one is lacking without which nothing is read."""
+    if not (found["blosc_decompress_ctx"] and found["pread"]):
         return None
-    _load_planner()
-    kernel.compile_now()
-    return kernel
+    return core.Calls(
+        found["LZ4_decompress_safe"], found["LZ4_decompress_safe_partial"], found["blosc_decompress_ctx"],
+        found["pread"], found.get("preadv2", 0), found.get("posix_fadvise", 0), NOWAIT, WILL_NEED,
+    )  # fmt: skip
 
 
-PLANNER = BackgroundImport(_load_planner)
-"""The loading of :mod:`.planner`, which plans, and copies columns in RAM."""
-KERNEL = BackgroundImport(_load_kernel)
-"""The loading of :mod:`.kernel`, which reads."""
+FOUND = _found()
+CALLS = calls(FOUND)
 
 
-def _is_due(pieces: int = 0) -> bool:
-    """Tell whether the kernel is loaded, or is worth loading after so many more pieces."""
-    global _pieces
-    if KERNEL.code is None:
-        _pieces += pieces
-    return KERNEL.code is not None or (not KERNEL.missing and _pieces > LOAD_AFTER)
-
-
-def load_if_due() -> None:
-    """Begin to load the kernel if it is worth it; the caller holds no lock for which other threads wait."""
-    if KERNEL.code is None and _is_due():
-        KERNEL.begin()
-
-
-def planner() -> types.ModuleType | None:
-    """Return :mod:`.planner`, or None if the kernel, which reads its plans, is not loaded."""
-    return None if KERNEL.code is None else PLANNER.begin()
-
-
-def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], places: Locations) -> Read | None:
-    """Return a function that reads the pieces ``(7, n)`` of a plan into ``out``, or None if Python must read them."""
-    if not _is_due(len(places)):
+def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], files: Sequence[Readable]) -> Read | None:
+    """Return a function that reads pieces ``(n, 12)`` on disk into ``out``, or None if Python must read them."""
+    descriptors = [file.descriptor() for file in files]
+    called, given = CALLS, column.column
+    if called is None or None in descriptors:
         return None
-    kernel = KERNEL.begin()
-    given = column.column
-    files = [file.descriptor() for file in places.files]
-    rows = out.bytes if out.holds(given.dtype, given.shape) else None
-    if kernel is None or rows is None or None in files:
-        return None
-    descriptors = np.array(files, np.int64)
-    pieces = np.ascontiguousarray(pieces)
+    numbers = np.array(descriptors, np.int64)
 
     def read(begin: int, end: int) -> int:
-        _ = places  # it holds the files as long as a thread reads them
+        _ = files  # held open as long as a thread reads them
         with scratch(column.decoded_bytes + OVERHEAD_BYTES) as encoded, scratch(column.decoded_bytes) as decoded:
-            done: int = kernel.read(
-                descriptors, pieces, places.array, begin, end, column.chunk_items, given.item_bytes,
-                given.codec.name == "none", encoded, decoded, *rows,
+            return core.read(
+                called, numbers, pieces, begin, end, column.chunk_items, given.item_bytes, given.codec.name == "none",
+                encoded, decoded, *out.bytes,
             )  # fmt: skip
-            return done
 
     return lambda begin, end: workers.side_by_side(read, _borders(begin, end, pieces))
 
 
-def split(requests: NDArray[np.int64], chunk_rows: int) -> NDArray[np.int64] | None:
-    """Return the pieces of requests, as :func:`.kernel.split`, or None if the kernel is not loaded."""
-    if KERNEL.code is None:
-        return None
-    pieces: NDArray[np.int64] = KERNEL.code.split(requests, chunk_rows)
-    return pieces
-
-
-def take(
-    given: Column, chunk_items: int, slabs: NDArray[np.int64], slots: Ids, pieces: NDArray[np.int64], out: Target
-) -> tuple[int, int]:
-    """Copy pieces ``(7, n)`` out of chunks that are cached, each from its slot.
-
-    Args:
-        given, chunk_items: the column, and the number of values in each of its chunks.
-        slabs: ``(k, 2)``, one for each stream, see :func:`.kernel.take`; the seventh number of a piece says which.
-
-    Returns how many pieces it copied, from the first on, and how many of those were kept as runs. Python must copy the
-    others.
-    """
-    count = len(slots)
-    rows = out.bytes if _is_due(count) and out.holds(given.dtype, given.shape) else None
-    kernel = KERNEL.code
-    if kernel is None or rows is None:
-        return 0, 0
-    if count < 2 * LEAST_HITS:
-        packed = np.zeros(1, np.int64)
-        return kernel.take(slabs, slots, pieces, 0, count, chunk_items, given.item_bytes, packed, *rows), packed.item()
-    counts = []
+def take(chunks: core.Chunks, pieces: NDArray[np.int64], out: Target) -> int:
+    """Copy pieces ``(n, 12)`` of chunks in RAM, and return how many of these were kept as runs."""
+    borders, counts = _even(0, len(pieces), LEAST_HITS), []
+    row_bytes, arrays = chunks.columns[pieces[0, 6]].column.item_bytes, out.bytes
 
     def copy(begin: int, end: int) -> int:
         packed = np.zeros(1, np.int64)
         counts.append(packed)
-        done: int = kernel.take(slabs, slots, pieces, begin, end, chunk_items, given.item_bytes, packed, *rows)
-        return done
+        return chunks.take(pieces, begin, end, row_bytes, packed, len(borders) == 2, *arrays)
 
-    return workers.side_by_side(copy, _even(0, count, LEAST_HITS)), sum(packed.item() for packed in counts)
+    copied = workers.side_by_side(copy, borders)
+    assert copied == len(pieces), "a chunk in RAM is not what was kept"
+    return sum(packed.item() for packed in counts)
 
 
 def majority(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a key for rows ``(n, row_bytes)``, see :func:`.kernel.majority`; the kernel must be loaded."""
-    kernel = KERNEL.code
-    assert kernel is not None
+    """Return a key for rows ``(n, row_bytes)``: each byte has its value in most of them."""
     key = np.zeros(rows.shape[1], np.uint8)
-    kernel.majority(rows, key)
+    core.majority(rows, key)
     return key
 
 
 def pack(rows: NDArray[np.uint8], key: NDArray[np.uint8], most: int) -> NDArray[np.uint8] | None:
     """Return the runs of rows ``(n, row_bytes)`` over a key, or None if they take more bytes than allowed."""
-    kernel = KERNEL.code
-    assert kernel is not None
     if most <= 0:
         return None
     with scratch(most) as room:
-        block = room.view(np.uint8)[:most]
-        size = kernel.pack(rows, key, block)
+        block = room[:most]
+        size = core.pack(rows, key, block)
         return block[:size].copy() if size else None
-
-
-def unpack(blocks: NDArray[np.int64], slot: int, rows: NDArray[np.uint8]) -> None:
-    """Fill in all rows ``(n, row_bytes)`` of the chunk in a slot; the kernel must be loaded."""
-    kernel = KERNEL.code
-    assert kernel is not None
-    count, width = rows.shape
-    slabs = np.array([[blocks.ctypes.data, len(blocks)]], np.int64)
-    pieces = np.zeros((7, count), np.int64)
-    pieces[0] = pieces[2] = np.arange(count)
-    pieces[3] = 1
-    slots, packed = np.full(count, slot, np.int64), np.zeros(1, np.int64)
-    done = kernel.take(slabs, slots, pieces, 0, count, count, width, packed, rows)
-    assert done == count, "a cached chunk is not what was kept"
 
 
 def _even(begin: int, end: int, least: int) -> list[int]:
@@ -191,7 +123,7 @@ def _borders(begin: int, end: int, pieces: NDArray[np.int64]) -> list[int]:
     borders = _even(begin, end, LEAST_PIECES)
     for part in range(1, len(borders) - 1):
         at = max(borders[part], borders[part - 1])
-        while at < end and (pieces[4:7, at] == pieces[4:7, at - 1]).all():
+        while at < end and (pieces[at, 4:7] == pieces[at - 1, 4:7]).all():
             at += 1
         borders[part] = at
     return borders

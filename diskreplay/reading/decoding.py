@@ -23,8 +23,8 @@ from diskreplay import video, workers
 from diskreplay.checks import Array
 from diskreplay.errors import CorruptionError, InputError
 from diskreplay.reading import ragged_reads
+from diskreplay.reading.addresses import Stream
 from diskreplay.reading.cache import ChunkCache
-from diskreplay.reading.ragged_reads import HasItems
 from diskreplay.reading.reads import Reads
 from diskreplay.schema.columns import RaggedColumn
 from diskreplay.schema.ids import Ids
@@ -73,9 +73,9 @@ class Decoding:
         self._shown: list[tuple[Pictures, int, Array]] = []
         """The frames to be cached, each with its group and the bytes up to it: the package's threads take no lock."""
 
-    def ask(self, stream: HasItems, spans: Array, rows: Ids, places: Sequence[Place]) -> list[Pictures]:
+    def ask(self, stream: Stream, spans: Array, rows: Ids, places: Sequence[Place]) -> list[Pictures]:
         """Ask for the frames of spans ``(n, 2)``, and return the groups whose packets are to be read."""
-        items, cache = stream.items(self.column.name), stream.cache
+        items, cache = stream.disk.items[self.column.name], stream.cache
         new: dict[int, Pictures] = {}
         for (start, stop), row, place in zip(spans.tolist(), rows.tolist(), places, strict=True):
             if start == stop:
@@ -142,7 +142,7 @@ class Decoding:
 
 
 def read(
-    reads: Reads, column: RaggedColumn, spans: Array, streams: Iterable[tuple[HasItems, Ids, Ids]]
+    reads: Reads, column: RaggedColumn, spans: Array, streams: Iterable[tuple[Stream, Ids, Ids]]
 ) -> NDArray[np.uint8]:
     """Return the frames ``(n, H, W, 3)`` of spans ``(n, 2)``; where there is no packet, a frame is black.
 

@@ -3,133 +3,111 @@
 For a sample at row ``r`` of one environment, step ``s`` is the frame of row ``r + s``. A stack of ``k`` frames is steps
 ``1 - k`` to 0. The next observation's stack is steps ``2 - k`` to 1. So one block of steps ``1 - k`` to 1 holds both.
 
-1. The steps in the same episode, and the next row's frame, are consecutive rows: one request.
+1. The steps in the same episode, and the next row's frame, are consecutive rows.
 2. If the next observation stands in the patch table, as at an episode's end, step 1 is that patch.
 3. The steps before the episode's first step are zeros, the first frame repeated, or patches, as the start code says.
 4. If a next stack does not follow from its stack by one new frame, all its frames are patches.
+
+The core finds the pieces of 1 and 2 for all streams at once.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
-from diskreplay.index.log import StreamLog
-from diskreplay.reading.cache import ChunkCache
-from diskreplay.reading.gather import Requests
+from diskreplay.native import core
+from diskreplay.reading import gather
+from diskreplay.reading.addresses import Addresses, SomeStream, Stream, by_stream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.target import Target
 from diskreplay.schema.columns import CUT_START, PATCHES, REPEAT, START, Stack
-from diskreplay.schema.ids import Ids
-from diskreplay.storage.column import ColumnReader
-
-
-@dataclasses.dataclass(frozen=True)
-class ObsSource:
-    """One observation leaf of one stream: its columns on disk and in RAM."""
-
-    name: str
-    stack: Stack
-    log: StreamLog
-    rows: ColumnReader
-    patches: ColumnReader
-    cache: ChunkCache
+from diskreplay.schema.ids import Ids, stream_of
 
 
 def fill(
-    reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, envs: Ids, first_step: int, last_step: int
+    reads: Reads, where: Addresses, name: str, out: Target, ids: Ids, place: Ids, first_step: int, last_step: int
 ) -> None:
-    """Fill the places of ``out`` with steps ``first_step`` to ``last_step`` (at most 1) of the rows.
+    """Fill the places of ``out`` with steps ``first_step`` to ``last_step`` (at most 1) of a column at rows.
 
-    The caller holds the lock. Frames in RAM are copied now; ``reads`` notes the rest.
+    The caller holds the lock. Values in RAM are copied now; ``reads`` notes the rest.
     """
-    log = source.log
-    older = max(0, -first_step)
-    depth = log.history(rows, envs, older)
-    first = rows - depth if first_step <= 0 else rows + 1
-    last = rows + last_step
-    patched = None
-    if last_step == 1:
-        patch = log.patch_numbers(rows, envs)
-        patched = (patch >= 0).nonzero()[0]
-        if len(patched):
-            last[patched] = rows[patched]
-    wanted = slice(None) if patched is None or not len(patched) or first_step <= 0 else np.flatnonzero(last >= first)
-    base = (rows + first_step)[wanted]
-    _copy(reads, source, out, place[wanted], envs[wanted], first[wanted], last[wanted], base)
-    if patched is not None and len(patched):
-        _copy_patches(reads, source, out, place[patched], 1 - first_step, patch[patched])
-    short = (depth < older).nonzero()[0]
+    if not out.first.size:
+        return
+    rows = where.chunks(name)
+    patches = where.chunks(name, patches=True) if last_step == 1 else rows
+    found = core.frames(where.logs, rows, patches, ids, place, first_step, last_step)
+    if found is None:  # chunks of different sizes or codecs are not read together
+        for number in set(stream_of(ids).tolist()):
+            here = np.flatnonzero(stream_of(ids) == number)
+            fill(reads, where, name, out, ids[here], place[here], first_step, last_step)
+        return
+    of_rows, of_patches, short = found
+    reads.add_plan(gather.plan(rows, of_rows, out), rows.cache)
+    if of_patches is not None:
+        reads.add_plan(gather.plan(patches, of_patches, out), rows.cache)
     if len(short):
-        pad(reads, source, out, place[short], rows[short], envs[short], depth[short], older)
+        which, depth = short.T
+        _pad(reads, where, name, out, ids[which], place[which], depth, -first_step)
 
 
-def fill_next(reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, envs: Ids) -> None:
-    """Fill the places of ``out`` with the next stacks of the rows, ``frames`` steps each, as :func:`fill` does."""
-    frames, older = source.stack.frames, source.log.next_older_patches
-    if not older or source.stack.axis is None:
-        fill(reads, source, out, place, rows, envs, 2 - frames, 1)
-        return
-    patches = [older.get(at) for at in zip(rows.tolist(), envs.tolist(), strict=True)]
-    follows = np.flatnonzero([patch is None for patch in patches])
-    if len(follows):
-        fill(reads, source, out, place[follows], rows[follows], envs[follows], 2 - frames, 1)
-    # Stacks that do not follow are not filled from rows first, because rows may be read later than patches are copied.
-    steps = np.arange(frames)
-    for at, patch in zip(place.tolist(), patches, strict=True):
-        if patch is not None:  # the frame one step before the newest
-            _copy_patches(reads, source, out, np.full(frames, at), frames - 1 - steps, patch - 1 + steps)
+def odd_stacks(streams: Sequence[SomeStream], stack: Stack, ids: Ids) -> list[tuple[SomeStream, int, int]]:
+    """Return the rows whose next stack does not follow from their stack by one new frame.
+
+    Of each it returns its stream, its position in ``ids``, and the number of the patch one step before the newest.
+    """
+    if stack.axis is None or not any([stream.log.next_older_patches for stream in streams]):
+        return []
+    return [
+        (stream, at, patch)
+        for stream, which, rows, envs in by_stream(streams, ids, np.arange(len(ids)))
+        for at, row, env in zip(which.tolist(), rows.tolist(), envs.tolist(), strict=True)
+        if (patch := stream.log.next_older_patches.get((row, env))) is not None
+    ]
 
 
-def _copy(
-    reads: Reads, source: ObsSource, out: Target, place: Ids, envs: Ids, first: Ids, last: Ids, base: Ids
+def fill_next(reads: Reads, where: Addresses, name: str, stack: Stack, out: Target, ids: Ids, place: Ids) -> None:
+    """Fill the places of ``out`` with the next stacks of rows, ``frames`` steps each, as :func:`fill` does."""
+    steps, follows = np.arange(stack.frames), np.ones(len(ids), bool)
+    odd = odd_stacks(where.streams, stack, ids)
+    follows[[at for _, at, _ in odd]] = False  # they would be read after patches are copied
+    fill(reads, where, name, out, ids[follows], place[follows], 2 - stack.frames, 1)
+    for stream, at, patch in odd:
+        to = np.full(stack.frames, place[at])
+        _fill_from_patches(reads, where, stream, name, out, to, stack.frames - 1 - steps, patch - 1 + steps)
+
+
+def _fill_from_patches(
+    reads: Reads, where: Addresses, stream: Stream, name: str, out: Target, place: Ids, step: Ids, patch: Ids
 ) -> None:
-    """Copy rows ``first`` to ``last`` (inclusive) of each sample; row ``base`` is the first step of ``out``."""
-    log, resident = source.log, source.name in source.log.resident
-    if not resident:
-        reads.fetch(source.rows, Requests(place, envs, first, last, base), out, source.cache)
-        return
-    for step in range(out.steps):
-        at = base + step
-        if (base >= first).all() and (at <= last).all() and len(place) == len(out):
-            out.put_each(place, step, log.take(source.name, at, envs))
-        else:
-            here = (at >= first) & (at <= last)
-            out.put_each(place[here], step, log.take(source.name, at[here], envs[here]))
+    patches = where.chunks(name, patches=True)
+    runs = np.array([place, np.zeros_like(patch), patch, patch, patch - step])
+    reads.add_plan(gather.plan(patches, patches.rows(where.streams.index(stream), runs), out), patches.cache)
 
 
-def _copy_patches(reads: Reads, source: ObsSource, out: Target, place: Ids, step: int | Ids, patch: Ids) -> None:
-    if source.name in source.log.patches.arrays:
-        out.put_each(place, step, source.log.patches.take(source.name, patch))
-        return
-    requests = Requests(place, np.zeros_like(patch), patch, patch, patch - step)
-    reads.fetch(source.patches, requests, out, source.cache)
-
-
-def pad(reads: Reads, source: ObsSource, out: Target, place: Ids, rows: Ids, envs: Ids, depth: Ids, older: int) -> None:
+def _pad(reads: Reads, where: Addresses, name: str, out: Target, ids: Ids, place: Ids, depth: Ids, older: int) -> None:
     """Fill in the steps before the episodes of rows that have only ``depth`` older steps instead of ``older``."""
-    log = source.log
-    firsts = rows - depth
-    codes = log.take(START, firsts, envs) % CUT_START
     repeated = []
-    for target, missing, row, env, code in zip(
-        place.tolist(), (older - depth).tolist(), firsts.tolist(), envs.tolist(), codes.tolist(), strict=True
-    ):
-        if code == REPEAT:
-            repeated.append((target, missing))
-        elif code == PATCHES:
-            patch = log.older_patches[row, env]
-            back = np.arange(missing)
-            _copy_patches(reads, source, out, np.full(missing, target), missing - 1 - back, patch + back)
-        else:
-            out.put(target, 0, np.zeros((missing, *out.first.shape[2:]), out.first.dtype))
+    for stream, which, rows, envs in by_stream(where.streams, ids, np.arange(len(ids))):
+        log, firsts = stream.log, rows - depth[which]
+        codes = log.take(START, firsts, envs) % CUT_START
+        for target, missing, row, env, code in zip(
+            place[which].tolist(), (older - depth[which]).tolist(), firsts.tolist(), envs.tolist(), codes.tolist(),
+            strict=True,
+        ):  # fmt: skip
+            if code == REPEAT:
+                repeated.append((target, missing))
+            elif code == PATCHES:
+                patch, back = log.older_patches[row, env], np.arange(missing)
+                to = np.full(missing, target)
+                _fill_from_patches(reads, where, stream, name, out, to, missing - 1 - back, patch + back)
+            else:
+                out.put(target, 0, np.zeros((missing, *out.first.shape[2:]), out.first.dtype))
 
     def repeat() -> None:
         for target, missing in repeated:
             out.repeat(target, missing)
 
-    if repeated and source.name in log.resident:
-        repeat()
-    elif repeated:
+    if repeated:
         reads.then(repeat)

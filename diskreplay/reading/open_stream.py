@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import dataclasses
 import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import cast
@@ -19,14 +19,13 @@ from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
 from diskreplay.interrupts import Lock
 from diskreplay.reading import observations, ragged_reads
+from diskreplay.reading.addresses import Addresses
 from diskreplay.reading.bytelog import CONTENTS, ByteLog
 from diskreplay.reading.cache import ChunkCache
-from diskreplay.reading.observations import ObsSource
 from diskreplay.reading.reads import Reads
-from diskreplay.reading.resident import Resident
 from diskreplay.reading.target import Target
 from diskreplay.schema.columns import INFO, LATER, PATCH_TABLE, PLACE, REWARD, START, Schema
-from diskreplay.schema.ids import Ids
+from diskreplay.schema.ids import Ids, pack
 from diskreplay.storage import tail
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import ROWS, Commit
@@ -44,10 +43,15 @@ class OpenStream:
 
     def __init__(
         self, schema: Schema, disk: StreamReader | StreamWriter, cache: ChunkCache, only: Collection[str] | None = None,
-        reward: str = REWARD,
+        reward: str = REWARD, *, spared: bool = False,
     ) -> None:  # fmt: skip
+        """Read the index of the stream; raise CorruptionError for what no writer writes.
+
+        Where rows are ``spared``, for others cannot be read, what these say of them is not looked at.
+        """
         commit = disk.commit_record
         self.schema = schema
+        self._spared = spared
         self.disk = disk
         self.cache = cache
         self.log = StreamLog(
@@ -55,11 +59,6 @@ class OpenStream:
             schema.later, {*schema.ragged, reward}, only,
         )  # fmt: skip
         self.log.without_tail = commit.end > 0 and not commit.tail.number
-        self.sources = [
-            ObsSource(c.name, stack, self.log, disk.rows[c.name], disk.patches[c.name], cache)
-            for c, stack in zip(schema.obs_columns, schema.stacks, strict=True)
-        ]
-        self.resident = Resident(schema, self.log)
         self.logs = {path: ByteLog(CONTENTS[path](schema, self.log), column) for path, column in disk.logs.items()}
         """The logs of bytes beside the rows, by path."""
         self.facts = cast(EpisodeFacts, self.logs[INFO].content)
@@ -99,11 +98,12 @@ class OpenStream:
             self._check_spans(newest, commit)
             log.put_pending(newest)
         stored = commit.table(PATCH_TABLE)
+        if stored.begin > log.patch_end:  # those between are of rows that left the window, and may be gone
+            log.skip_patches(stored.begin)
         if stored.end > log.patch_end:
             span = log.patch_end, stored.end
             patches = {name: self.disk.patches[name].read_rows(*span)[:, 0] for name in log.patches.arrays}
-            needed = np.arange(*span) >= stored.begin
-            following = needed & (patches[PLACE][:, 2] == 1)  # a ragged leaf, which is not stacked, needs no other
+            following = patches[PLACE][:, 2] == 1  # a ragged leaf, which is not stacked, needs no other
             self._check_spans({name: values[following] for name, values in patches.items()}, commit)
             log.add_patches(patches)
         log.slide(commit.begin)
@@ -119,21 +119,17 @@ class OpenStream:
         wrong = log.inconsistency()
         for column in self._held():
             column.close_files()  # read, and from now on in RAM
-        if wrong:
+        if wrong and not self._spared:
             raise CorruptionError(f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name)
 
     def _check_spans(self, values: Mapping[str, Array], commit: Commit) -> None:
-        for name, ragged in self.schema.ragged.items():
+        for name, ragged in () if self._spared else self.schema.ragged.items():
             if name in values and (
                 wrong := ragged_reads.wrong(ragged, values[name], *commit.of(ragged.items.name)[:2])
             ):
                 raise CorruptionError(
                     f"stream {self.disk.path!r}: {wrong}; run 'diskreplay verify'", stream=self.disk.name, column=name
                 )
-
-    def items(self, name: str) -> ColumnReader:
-        """Return the array with the items of a ragged column."""
-        return self.disk.items[name]
 
     def read_span(self, name: str, span: tuple[int, int], lock: Lock) -> Array:
         """Return the items of one span; the lock is held while they are looked up, and not while they are read."""
@@ -165,14 +161,11 @@ class OpenStream:
         log = self.log
         if log.end == log.floor:
             return None
-        envs = np.arange(log.num_envs)
-        rows = np.full(log.num_envs, log.end - 1)
-        found = []
-        for source in self.sources:
-            frames = source.stack.frames
-            out = np.empty((log.num_envs, frames, *source.rows.column.shape), source.rows.column.dtype)
-            reads = Reads()
-            observations.fill_next(reads, source, Target(out), envs, rows, envs)
+        envs, where, found = np.arange(log.num_envs), Addresses([self]), []
+        ids = pack(log.stream, log.end - 1, envs, log.num_envs)
+        for column, stack in zip(self.schema.obs_columns, self.schema.stacks, strict=True):
+            out, reads = np.empty((log.num_envs, stack.frames, *column.shape), column.dtype), Reads()
+            observations.fill_next(reads, where, column.name, stack, Target(out), ids, envs)
             reads.finish()
             found.append(out)
         return found
@@ -181,7 +174,6 @@ class OpenStream:
         """Return the same stream with another cache for its chunks."""
         other = copy.copy(self)
         other.cache = cache
-        other.sources = [dataclasses.replace(source, cache=cache) for source in self.sources]
         return other
 
     def window_bytes(self) -> int:
@@ -207,7 +199,7 @@ def open_stream(
     Shards are opened one after another. So the stream's writer may evict a shard, or go back, before the shard was
     read. Then a newer commit does not need that shard, and the stream is read anew.
 
-    Of a stream whose tail is lost it returns, with a warning, what the shards hold.
+    Of a stream whose tail is lost it returns, with a warning, what the shards hold, or the tail before the damage.
 
     Raises CorruptionError if there is no newer commit that explains what cannot be read, or if two commits need it.
     Raises EvictedError if the writer goes on replacing what is being read for a minute.
@@ -235,12 +227,21 @@ def open_stream(
 def _without_tail(
     store: Store, name: str, commit: Commit, timeline: int, cache: ChunkCache, only: Collection[str] | None, reward: str
 ) -> OpenStream:
-    """Return a stream whose tail is lost, as its shards have it, with a warning; raise CorruptionError for damage."""
-    schema = store.schema
+    """Return a stream whose tail is lost, with a warning; raise CorruptionError for other damage.
+
+    It stands at the commit before the damage, or, if they hold more, as its shards have it.
+    """
+    schema, found = store.schema, None
     kept = commit.without_tail({**schema.arrays, **schema.logs}, schema.context)
-    found = OpenStream(schema, store.read_stream(name, kept, timeline), cache, only, reward)
-    following = found.disk.rows[START].read_rows(kept.end, kept.end + 1)[0]
-    lost = commit.end - kept.end + found.log.drop_unexplained(following) / commit.num_envs
+    older = store.commit_before_damage(name, commit)
+    if older is not None and older.end >= kept.end:
+        with contextlib.suppress(CorruptionError):  # a shard that only the older commit needs may be gone
+            found = OpenStream(schema, store.read_stream(name, older, timeline), cache, only, reward)
+            lost: float = commit.end - older.end
+    if found is None:
+        found = OpenStream(schema, store.read_stream(name, kept, timeline), cache, only, reward)
+        following = found.disk.rows[START].read_rows(kept.end, kept.end + 1)[0]
+        lost = commit.end - kept.end + found.log.drop_unexplained(following) / commit.num_envs
     warn_outside(
         f"the tail of the stream {name!r} of {store.path!r} is missing or damaged: the newest {lost:g} rows are not "
         "shown; 'diskreplay verify' says what can be done", DamageWarning,

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 import numpy as np
 
 from diskreplay.checks import Array
-from diskreplay.reading.cache import ChunkCache
-from diskreplay.reading.gather import Requests
+from diskreplay.reading.addresses import Stream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.target import Target
 from diskreplay.schema.columns import RaggedColumn
 from diskreplay.schema.ids import Ids
 from diskreplay.schema.ragged import Form, Lists, Padded, offsets_of
-from diskreplay.storage.column import ColumnReader
-
-
-class HasItems(Protocol):
-    """A stream whose items are read."""
-
-    @property
-    def cache(self) -> ChunkCache: ...
-
-    def items(self, name: str) -> ColumnReader:
-        """Return the array with the items of a ragged column."""
 
 
 def read(
-    reads: Reads, column: RaggedColumn, spans: Array, streams: Iterable[tuple[HasItems, Ids]], form: Form
+    reads: Reads, column: RaggedColumn, spans: Array, streams: Iterable[tuple[Stream, Ids]], form: Form
 ) -> Padded | Lists:
     """Return the items of spans ``(n, 2)``; ``streams`` gives for each stream the positions of its spans.
 
@@ -55,8 +42,8 @@ def read(
         here = here[length[here] > 0]
         if len(here):
             begin = first[here]
-            requests = Requests(place[here], np.zeros_like(begin), begin, begin + (length[here] - 1), base[here])
-            reads.fetch(stream.items(column.name), requests, Target(values), stream.cache)
+            runs = np.array([place[here], np.zeros_like(begin), begin, begin + (length[here] - 1), base[here]])
+            reads.fetch(stream.disk.items[column.name], runs, Target(values), stream.cache)
     return found
 
 

@@ -8,12 +8,13 @@ from typing import Any, Protocol
 
 from numpy.typing import DTypeLike, NDArray
 
-from diskreplay.reading import blocks, compiled, gather
+from diskreplay.native import core
+from diskreplay.reading import blocks, gather
+from diskreplay.reading.addresses import Addresses
 from diskreplay.reading.cache import ChunkCache
-from diskreplay.reading.gather import Requests
-from diskreplay.reading.tables import Tables
 from diskreplay.reading.target import Target
 from diskreplay.schema.columns import REWARD
+from diskreplay.schema.ids import Ids
 from diskreplay.schema.ragged import PADDED, Forms
 from diskreplay.storage import handles
 from diskreplay.storage.column import ColumnReader
@@ -34,18 +35,19 @@ class Reads:
 
     Args:
         empty: a function such as ``numpy.empty``.
-        tables: the tables of the streams that are read; if None, Python plans everything.
+        addresses: those of the streams that are read; if None, or of other streams, they are found anew.
         forms: of the ragged columns.
         reward: the name of the column that batches show as rewards.
     """
 
     def __init__(
-        self, empty: Empty = blocks.empty, tables: Tables | None = None, forms: Forms = PADDED, reward: str = REWARD
-    ) -> None:
+        self, empty: Empty = blocks.empty, addresses: Addresses | None = None, forms: Forms = PADDED,
+        reward: str = REWARD,
+    ) -> None:  # fmt: skip
         self.empty = empty
         """The function that makes the large arrays to fill."""
-        self.tables = tables
-        """The tables of the streams; a caller may replace them before the batch is planned."""
+        self.addresses = addresses
+        """Those of the streams; a caller may replace them before the batch is planned."""
         self.forms = forms
         self.reward = reward
         self.last: dict[str, LastStep] = {}
@@ -56,22 +58,23 @@ class Reads:
 
         No step refers to this object, so that their files are given up with it.
         """
-        self._on_disk = False
-        """True if a column was requested that is not held in RAM."""
         self._begun = 0
         """The number of plans whose downloads have begun."""
 
-    def fetch(self, column: ColumnReader, requests: Requests, out: Target, cache: ChunkCache) -> None:
-        """Copy what is in RAM of the requests, and note the plan for the rest; the caller holds the lock."""
-        self.add_plan(gather.plan(column, requests, out, cache), cache)
+    def fetch(self, column: ColumnReader, runs: Ids, out: Target, cache: ChunkCache) -> None:
+        """Copy what is in RAM of runs of rows ``(5, n)``, and note the rest; the caller holds the lock.
+
+        The numbers of a run are its place in the batch, environment, first and last row, and the row of step 0.
+        """
+        chunks = core.Chunks(cache, [column])
+        self.add_plan(gather.plan(chunks, chunks.rows(0, runs), out), cache)
 
     def add_plan(self, plan: gather.Plan, cache: ChunkCache) -> None:
         """Note a plan, which :meth:`finish` reads; read it now if the batch would hold too many files."""
-        self._on_disk = True
-        if plan.empty:
+        if not plan.encoded and not plan.pieces.size:
             return
-        held = sum(len(part.places.files) for parts in self._plans for part in parts)
-        if plan.places.files and held + len(plan.places.files) > handles.POOL.most_held():
+        held = sum(len(part.files) for parts in self._plans for part in parts)
+        if plan.files and held + len(plan.files) > handles.POOL.most_held():
             gather.run(gather.begin(plan), cache)
             return
         parts = [plan]
@@ -91,8 +94,6 @@ class Reads:
     def finish(self) -> None:
         """Do all steps, without a lock; raise CorruptionError, which names the place, for a damaged chunk."""
         self.begin()
-        if self._on_disk:
-            compiled.load_if_due()
         for step in self._steps:
             step()
         for last in self.last.values():

@@ -13,16 +13,15 @@ _local = threading.local()
 
 
 @contextlib.contextmanager
-def scratch(size: int) -> Iterator[NDArray[np.uint64]]:
-    """Yield uninitialised room for ``size`` bytes and a word more, which only the block may use.
+def scratch(size: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield uninitialised room for ``size`` bytes or more, which only the block may use.
 
     A signal's handler that reads a batch meanwhile, in the same thread, gets other memory.
     """
-    words = size // 8 + 1
-    rooms: list[NDArray[np.uint64]] = _local.__dict__.setdefault("rooms", [])
-    room = rooms.pop() if rooms else np.empty(words, np.uint64)
-    if len(room) < words:
-        room = np.empty(words, np.uint64)
+    rooms: list[NDArray[np.uint8]] = _local.__dict__.setdefault("rooms", [])
+    room = rooms.pop() if rooms else np.empty(size, np.uint8)
+    if len(room) < size:
+        room = np.empty(size, np.uint8)
     try:
         yield room
     finally:

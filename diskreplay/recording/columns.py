@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.checks import arrays, first_axis
+from diskreplay.checks import Mask, arrays, first_axis
 from diskreplay.engine.inputs import NO_EXCEPTIONS, InputExceptions, column_slots
 from diskreplay.errors import InputError, MisuseWarning, warn_outside
 from diskreplay.schema.columns import Schema
@@ -23,8 +23,6 @@ NO_FINALS = (
     "info has {0!r}, but no 'final_info', and that of an environment which has reset in the same step is of its new "
     "episode: {0!r} of the last step of each episode is the default"
 )
-
-Mask = NDArray[np.bool_]
 
 
 class InfoColumns:

@@ -213,7 +213,7 @@ class Record(gymnasium.Wrapper[Any, Any, Any, Any]):
             len(self.buffer)
             return
         engine = self.buffer.engine
-        if engine.closed or engine.refused:
+        if engine.gate.closed or engine.refused:
             len(self.buffer)
         try:
             self._queue.check()

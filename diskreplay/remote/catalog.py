@@ -158,7 +158,6 @@ class Catalog:
         return found[1]
 
     def path(self, key: str) -> str:
-        """Return the URL of an object."""
         return f"{self.url}/{key}"
 
     def check_process(self) -> None:

@@ -15,7 +15,6 @@ from diskreplay.storage.store import CHECKPOINTS, Checkpoint, checkpoint_files
 
 
 def document_key(name: str) -> str:
-    """Return the key of a checkpoint's document."""
     return f"{CHECKPOINTS}/{name}/{metadata.NAME}"
 
 

@@ -115,7 +115,6 @@ class CheckpointPush:
         return True
 
     def _checkpoints_there(self) -> dict[str, Object]:
-        """Return the objects of all remote checkpoints, by key."""
         return {one.key: one for one in self._objects.list(f"{CHECKPOINTS}/")}
 
     def _checkpoints_here(self) -> list[Checkpoint]:

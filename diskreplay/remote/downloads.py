@@ -126,7 +126,6 @@ class Downloads(Generic[Result]):
             return found
 
     def under_way(self) -> list[Download[Result]]:
-        """Return the downloads that are waiting or under way now."""
         with self._lock:
             return list(self._under_way.values())
 

@@ -55,7 +55,6 @@ class Ledger:
 
 
 def path(stream_path: str) -> str:
-    """Return the path of the ledger of the stream in a directory."""
     return os.path.join(stream_path, stream.SCRATCH, NAME)
 
 
@@ -84,16 +83,13 @@ def read(files: fs.Files, path: str) -> Ledger:
 
 def start(files: fs.Files, path: str) -> Ledger:
     """Read the ledger of a stream, or make one with a new origin if there is none."""
-    try:
-        return read(files, path)
-    except FileNotFoundError:
-        pass
-    with _LOCK, _translated(path):
+    with _LOCK:
         try:
             return read(files, path)
         except FileNotFoundError:
-            _replace(files, path, empty(secrets.token_hex(16)))
-        return read(files, path)
+            with _translated(path):
+                _replace(files, path, empty(secrets.token_hex(16)))
+            return read(files, path)
 
 
 def note(files: fs.Files, path: str) -> str:

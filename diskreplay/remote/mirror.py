@@ -78,7 +78,6 @@ class Mirror:
         return None
 
     def drop(self, of: Object) -> None:
-        """Remove the copy of an object."""
         with contextlib.suppress(OSError):
             os.unlink(self.path(of))
 

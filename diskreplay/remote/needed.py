@@ -39,7 +39,6 @@ def needed_arrays(schema: Schema, commit: Commit) -> dict[str, Column]:
 
 
 def tail_key(stream: str, number: int) -> str:
-    """Return the key of a stream's tail."""
     return f"{STREAMS}/{stream}/{SCRATCH}/{tail.name(number)}"
 
 

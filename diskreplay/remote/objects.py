@@ -22,10 +22,9 @@ from typing import Any, Protocol, TypeVar
 from diskreplay.errors import InputError, RemoteError
 from diskreplay.remote import failures, listing
 from diskreplay.remote.downloads import Download
-from diskreplay.storage.paths import check_no_secret
+from diskreplay.storage.paths import checked_url
 from diskreplay.workers import start_thread
 
-SCHEMES = ("s3", "gs", "az", "file")
 NEW = ""
 """The tag of an object that is not there: a put on this condition makes one, and replaces none."""
 PIECE_BYTES = 8 << 20
@@ -131,42 +130,13 @@ def put_over(objects: Objects, key: str, data: bytes, tag: str, most: int = MOST
         try:
             return objects.put(key, data, tag)
         except TakenError:
-            try:
-                found, now = read(objects, key, most)
-            except FileNotFoundError:
-                found, now = None, b""
-            if found is not None and now == data:
-                return found.tag  # the answer was lost
-            if (found.tag if found else NEW) != tag:
+            there = find(objects, key, most)
+            if there is not None and there[1] == data:
+                return there[0].tag  # the answer was lost
+            if (there[0].tag if there is not None else NEW) != tag:
                 raise
             # A conflict with a put that was not done either.
     raise RemoteError(f"{objects.url}/{key}: the storage refuses the put again and again; try again")
-
-
-def is_url(path: object) -> bool:
-    """Tell URLs (``s3://``, ``gs://``, ``az://``, ``file://``) from paths; raise InputError for secrets in them."""
-    check_no_secret(path)
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    return isinstance(text, str) and "://" in text and text.partition("://")[0] in SCHEMES
-
-
-def checked_url(url: object) -> str:
-    """Return a URL without a slash at its end; raise InputError if it names no place for a store."""
-    check_no_secret(url)
-    text = os.fspath(url) if isinstance(url, str | os.PathLike) else url
-    if not isinstance(text, str) or "://" not in text:
-        raise InputError(f"a remote store is named by a URL such as s3://bucket/pong.replay, got {url!r}")
-    scheme, _, rest = text.partition("://")
-    bucket, _, place = rest.strip("/").partition("/")
-    if "@" in bucket or "?" in text or "#" in text:
-        raise InputError("a URL of a remote store holds no credentials and no query; set them in the environment")
-    if scheme not in SCHEMES:
-        raise InputError(f"URLs of remote stores begin with {', '.join(f'{s}://' for s in SCHEMES)}, got {url!r}")
-    if any(part in ("", ".", "..") for part in rest.strip("/").split("/")) or not (place or scheme == "file"):
-        raise InputError(
-            f"name a place in the bucket, such as {scheme}://{bucket or 'bucket'}/pong.replay, got {url!r}"
-        )
-    return text.rstrip("/")
 
 
 class ObjectStore:
@@ -355,7 +325,6 @@ class Connections:
 
     @staticmethod
     def of(url: str) -> Connections:
-        """Return the connections to the storage at a URL."""
         options = _options(url)
         if not url.startswith("file://"):
             answer, transfer = (datetime.timedelta(seconds=most) for most in (ANSWER_SECONDS, TRANSFER_SECONDS))
@@ -402,7 +371,6 @@ def _connected(url: str, options: Mapping[str, Any], **seconds: datetime.timedel
 
 
 def _options(url: str) -> dict[str, Any]:
-    """Return the options of `obstore` for a URL."""
     scheme = url.partition("://")[0]
     if scheme == "file":
         return {"mkdir": True}

@@ -9,12 +9,12 @@ import warnings
 from diskreplay.checks import check_count
 from diskreplay.errors import InputError, RemoteWarning, StoreNotFoundError
 from diskreplay.remote.mirror import Mirror
-from diskreplay.remote.objects import Objects, ObjectStore, checked_url, is_url
+from diskreplay.remote.objects import Objects, ObjectStore
 from diskreplay.remote.remote_files import RemoteFiles
 from diskreplay.storage import files as fs
 from diskreplay.storage import metadata
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.paths import PathLike, checked_path, full_path
+from diskreplay.storage.paths import PathLike, checked_path, checked_url, full_path, is_url
 from diskreplay.storage.store import Store
 
 MIRROR_BYTES = 16 << 30
@@ -74,11 +74,6 @@ def open_store(path: PathLike) -> Store:
     return Store(*locate_store(path))
 
 
-def named(path: PathLike) -> str:
-    """Return the full name of a store at a path or under a URL."""
-    return checked_url(path) if is_url(path) else full_path(path)
-
-
 def local(path: PathLike, doing: str) -> str:
     """Return the full path of a store that is to be changed; raise InputError for a URL."""
     if is_url(path):
@@ -97,9 +92,7 @@ def default_mirror(url: str) -> str:
 
 
 def _default_bytes() -> int:
-    said = os.environ.get(BYTES_VARIABLE, "")
-    if not said:
-        return MIRROR_BYTES
+    said = os.environ.get(BYTES_VARIABLE) or str(MIRROR_BYTES)
     if not said.isdecimal():
         raise InputError(f"{BYTES_VARIABLE} must be a whole number of bytes, got {said!r}")
     return int(said)

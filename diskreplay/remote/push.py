@@ -34,12 +34,35 @@ from diskreplay.remote.objects import Objects, find
 from diskreplay.remote.sent import Counted, Sent
 from diskreplay.remote.uploads import Uploads
 from diskreplay.storage import metadata, stream
-from diskreplay.storage.commit import Commit
+from diskreplay.storage.commit import Commit, Tail
 from diskreplay.storage.store import Store
 
 ATTEMPTS = 10
 KEPT_SECONDS = 600.0
 """How long a tail stays that no record names any more."""
+
+
+class LeftTails:
+    """The tails that remote records have left, for readers that are behind."""
+
+    def __init__(self) -> None:
+        self._left: collections.deque[tuple[float, int]] = collections.deque()
+        """Their numbers, ascending, and since when by the monotonic clock."""
+
+    def take_over(self, tail: Tail) -> None:
+        """Note what an earlier process may have left just now, if nothing else is known."""
+        if not self._left and tail.oldest < tail.number:
+            self.leave(tail.oldest)
+
+    def leave(self, number: int) -> None:
+        """Note that a tail is left now."""
+        self._left.append((time.monotonic(), number))
+
+    def oldest(self, newest: int) -> int:
+        """Return the least number of a tail to keep, if the record names the ``newest`` one."""
+        while self._left and time.monotonic() - self._left[0][0] > KEPT_SECONDS:
+            self._left.popleft()
+        return self._left[0][1] if self._left else newest
 
 
 class Push:
@@ -65,8 +88,7 @@ class Push:
         self._uploads = Uploads(self._record)
         self._checkpoints = CheckpointPush(self._record, self._uploads)
         self._begun = False
-        self._left: collections.deque[tuple[float, int]] = collections.deque()
-        """The tails that remote records have left, ascending, and since when by the monotonic clock."""
+        self._left = LeftTails()
         self._pins: list[Commit] = []
         """The commits of checkpoints, whose shards are remote."""
 
@@ -118,8 +140,7 @@ class Push:
         if remote.timeline > local.timeline or remote.sequence > local.sequence:
             raise self._record.conflict("it is ahead of this directory, which holds files of an older copy")
         self._is_remote(remote, known)
-        if not self._left and remote.tail.oldest < remote.tail.number:
-            self._left.append((time.monotonic(), remote.tail.oldest))
+        self._left.take_over(remote.tail)
         if local.timeline == remote.timeline:
             self._uploads.adopt(remote, self._store.cuts(self._name))
 
@@ -174,10 +195,8 @@ class Push:
         """Return the least number of a tail to keep under the URL, once a record is there that is newer."""
         before = self._record.commit
         if before is not None and before.tail.number not in (0, newest.tail.number):
-            self._left.append((time.monotonic(), before.tail.number))
-        while self._left and time.monotonic() - self._left[0][0] > KEPT_SECONDS:
-            self._left.popleft()
-        return self._left[0][1] if self._left else newest.tail.number
+            self._left.leave(before.tail.number)
+        return self._left.oldest(newest.tail.number)
 
     def _commit(self) -> Commit:
         return stream.read_commit(self._store.files, self._store.stream_path(self._name))

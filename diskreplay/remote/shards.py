@@ -63,7 +63,6 @@ def joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def cost(spans: Iterable[Span]) -> int:
-    """Return the cost of requests, in bytes."""
     return sum(end - begin + REQUEST_BYTES for begin, end in spans)
 
 

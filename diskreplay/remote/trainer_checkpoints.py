@@ -2,7 +2,8 @@
 
 The document is put last, where there is none of its name. Then it is looked whether everything that the cut names is
 still there, for `gc` may have been at work, or a push that removes tails, and whether no stream has gone back to a
-checkpoint meanwhile. What a checkpoint names is not removed any more, and no stream gives up rows that it needs.
+checkpoint meanwhile. What a checkpoint names is not removed any more, and no stream gives up rows that it needs. The
+checkpoint is not pending until that look: docs/design/0043 says why.
 """
 
 from __future__ import annotations

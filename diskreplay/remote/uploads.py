@@ -100,7 +100,8 @@ class Uploads:
         for key in (STREAMS, CHECKPOINTS):
             with contextlib.suppress(TakenError):
                 put_over(self._objects, f"{key}/{metadata.NAME}", metadata.dump(metadata.group_document()), NEW)
-        self._put_documents((*stream.groups(self._store.schema), *self._store.schema.arrays))
+        columns = [column.name for column in self._store.schema.columns]
+        self._put_documents((*stream.groups(columns), *columns))
 
     def upload(self, newest: Commit, pins: Sequence[Commit]) -> None:
         """Upload what the record needs, and the shards of checkpoints; FileNotFoundError if something is gone here."""
@@ -142,7 +143,6 @@ class Uploads:
         return {number: key for number, key in numbers.items() if number < oldest}
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove objects of this stream."""
         self._objects.delete(keys)
         for key in keys:
             del self._tags[key]
@@ -172,6 +172,5 @@ class Uploads:
 
 
 def _read(local: Local, file: fs.File) -> bytes:
-    """Return the bytes of an open shard or tail."""
     with fs.translate_reads(local.path):
         return stream.read_first(file, file.size() if local.size is None else local.size)

@@ -16,6 +16,7 @@ import importlib.resources
 import json
 from typing import Any
 
+STYLE = "page.css"
 SCRIPTS = ("elements.js", "charts.js", "table.js", "player.js", "whole.js", "page.js")
 ESCAPED = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 NOWHERE = "base-uri 'none'; form-action 'none'"
@@ -37,7 +38,7 @@ def document(title: str, data: str, *, live: bool = False) -> str:
     parts = {
         "title": html.escape(title.encode(errors="replace").decode()),
         "policy": html.escape(policy(live=live)),
-        "style": _style(),
+        "style": _file(STYLE),
         "data": data,
         "script": _script(),
     }
@@ -47,19 +48,14 @@ def document(title: str, data: str, *, live: bool = False) -> str:
 
 
 def policy(*, live: bool) -> str:
-    """Return the content security policy of the page."""
     asks = "connect-src 'self'; " if live else ""
-    code = f"script-src {_hash(_script())}; style-src {_hash(_style())}"
+    code = f"script-src {_hash(_script())}; style-src {_hash(_file(STYLE))}"
     return f"default-src 'none'; {code}; img-src data:; {asks}{NOWHERE}"
 
 
 @functools.cache
 def _file(name: str) -> str:
     return importlib.resources.files("diskreplay.report").joinpath("page", name).read_text(encoding="utf-8")
-
-
-def _style() -> str:
-    return _file("page.css")
 
 
 @functools.cache

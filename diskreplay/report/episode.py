@@ -30,8 +30,8 @@ from diskreplay.reading import decoding
 from diskreplay.report.overview import action_labels, length_of, short
 from diskreplay.report.source import Damage, Found, Snapshot, read, read_all
 from diskreplay.schema import spaces
-from diskreplay.schema.columns import OBS, REWARD, Column
-from diskreplay.views.pictures import CHANNELS, newest, pictures_of, space_bounds, spread, to_pixels, to_png
+from diskreplay.schema.columns import REWARD, Column
+from diskreplay.views.pictures import CHANNELS, leaves, newest, pictures_of, space_bounds, spread, to_pixels, to_png
 
 MOST_CURVES = 8
 """The most elements of a value that are drawn."""
@@ -189,7 +189,7 @@ def episode_values(source: Snapshot, found: Found) -> EpisodeValues:
 def _columns(source: Snapshot) -> Iterator[tuple[Column, Kind, Any]]:
     """Yield the columns that may be drawn as curves, in the order of the page, with their kinds and spaces or None."""
     schema = source.schema
-    yield next(column for column in schema.columns if column.name == REWARD), "reward", None
+    yield schema.column(REWARD), "reward", None
     for column, space in zip(schema.action_columns, spaces.leaf_spaces(schema.action_space), strict=True):
         yield column, "action", space
     for column in schema.extra_columns:
@@ -257,12 +257,9 @@ def cameras(source: Snapshot) -> tuple[Camera, ...]:
 
 def _pictured(source: Snapshot) -> list[Column]:
     """Return the observations that are pictures, and the video columns, as far as these can be decoded here."""
-    schema = source.schema
-    leaves = spaces.leaf_spaces(schema.observation_space)
-    columns: list[tuple[Column, Any]] = [*zip(schema.obs_columns, leaves, strict=True)]
-    columns += [(column, None) for column in schema.extra_columns if column.name in schema.videos]
-    hidden = [name for name, one in schema.ragged.items() if one.video is None or decoding.lacking(one.video)]
-    shown = [(schema.picture(column), space) for column, space in columns if column.name not in hidden]
+    ragged = source.schema.ragged.items()
+    hidden = [name for name, one in ragged if one.video is None or decoding.lacking(one.video)]
+    shown = ((column, space) for column, space in leaves(source.schema) if column.name not in hidden)
     return [column for column, space in shown if pictures_of(column.shape, column.dtype, space)]
 
 
@@ -300,8 +297,7 @@ def strip(source: Snapshot, found: Found, camera: str, first: int, every: int, c
     Raises StateError when a live writer evicted them, KeyError when there is no such camera.
     """
     episode = found.episode
-    column = source.schema.picture(source.schema.column(camera))
-    space = spaces.named_leaves(source.schema.observation_space, OBS).get(camera)
+    column, space = {leaf[0].name: leaf for leaf in leaves(source.schema)}[camera]
     wanted = np.arange(first, episode.length + 1, every)[:count]
     frames: dict[int, Array] = {}
     damaged: list[Damage] = []
@@ -317,14 +313,10 @@ def strip(source: Snapshot, found: Found, camera: str, first: int, every: int, c
     bounds = space_bounds(space, column.dtype) or spread(frames.values())
     blank = _blank(column)
     sheet = np.zeros((max(1, -(-len(wanted) // LINE)) * len(blank), LINE * blank.shape[1], *blank.shape[2:]), np.uint8)
-    lost = []
+    lost = tuple(place for place, step in enumerate(wanted.tolist()) if step not in frames)
     for place, step in enumerate(wanted.tolist()):
         line, at = divmod(place, LINE)
-        if step in frames:
-            pixels = to_pixels(frames.pop(step), *bounds)
-        else:
-            pixels = np.full_like(blank, DAMAGED_PIXEL)
-            lost.append(place)
+        pixels = to_pixels(frames.pop(step), *bounds) if step in frames else np.full_like(blank, DAMAGED_PIXEL)
         sheet[line * len(blank) : (line + 1) * len(blank), at * blank.shape[1] : (at + 1) * blank.shape[1]] = pixels
     data = base64.b64encode(to_png(sheet)).decode()
-    return Strip(camera, first, every, len(wanted), LINE, f"data:image/png;base64,{data}", tuple(lost))
+    return Strip(camera, first, every, len(wanted), LINE, f"data:image/png;base64,{data}", lost)

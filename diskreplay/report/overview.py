@@ -17,6 +17,7 @@ from diskreplay.checks import Array
 from diskreplay.errors import DiskReplayError
 from diskreplay.index.episodes import Episode
 from diskreplay.index.selecting import end_of
+from diskreplay.index.where import ENDS
 from diskreplay.ops.result import Result
 from diskreplay.report.source import Snapshot, to_real
 from diskreplay.schema import spaces
@@ -32,7 +33,6 @@ MOST_TAGS = 100
 MOST_ELEMENTS = 8
 """The most elements of an action that have a histogram."""
 AGES = 20
-ENDS = ("terminated", "truncated", "both", "cut", "running")
 LABEL_LETTERS = 40
 
 
@@ -157,7 +157,7 @@ def overview(source: Snapshot, most_episodes: int | None = None) -> Overview:
         stamp=source.stamp,
         facts=plain(facts),
         episodes=episode_list(source, most_episodes),
-        distributions=(*_rewards(source), *counted, *_lengths(source)),
+        distributions=tuple(filter(None, (_rewards(source), *counted, *_lengths(source)))),
         not_counted=not_counted,
         evicted=_evicted(source),
         priorities=_priorities(source),
@@ -265,14 +265,13 @@ def _blocks(source: Snapshot, column: Column) -> Iterator[Array]:
             yield source.shown(column, log.span(column.name, low, high)[valid])
 
 
-def _rewards(source: Snapshot) -> tuple[Distribution, ...]:
-    column = next(one for one in source.schema.columns if one.name == REWARD)
-    found = _counted(REWARD, lambda: (block.reshape(-1) for block in _blocks(source, column)))
-    return (found,) if found else ()
+def _rewards(source: Snapshot) -> Distribution | None:
+    column = source.schema.column(REWARD)
+    return _counted(REWARD, lambda: (block.reshape(-1) for block in _blocks(source, column)))
 
 
-def _actions(source: Snapshot) -> tuple[tuple[Distribution, ...], tuple[str, ...]]:
-    found: list[Distribution] = []
+def _actions(source: Snapshot) -> tuple[list[Distribution | None], tuple[str, ...]]:
+    found: list[Distribution | None] = []
     left: list[str] = []
     leaves = spaces.leaf_spaces(source.schema.action_space)
     for column, space in zip(source.schema.action_columns, leaves, strict=True):
@@ -283,31 +282,28 @@ def _actions(source: Snapshot) -> tuple[tuple[Distribution, ...], tuple[str, ...
             continue
         labels = action_labels(source, space)
         if spaces.choices(space) is not None:
-            one = _counted(column.name, lambda c=column: (b.reshape(-1) for b in _blocks(source, c)), labels)
-            found += [one] if one else []
+            found.append(_counted(column.name, lambda c=column: (b.reshape(-1) for b in _blocks(source, c)), labels))
             continue
         elements = int(np.prod(column.shape, dtype=np.int64))
         for element in range(min(elements, MOST_ELEMENTS)):
             name = column.name if elements == 1 else f"{column.name}[{element}]"
-            one = _counted(name, lambda c=column, e=element: (b.reshape(len(b), -1)[:, e] for b in _blocks(source, c)))
-            found += [one] if one else []
+            found.append(
+                _counted(name, lambda c=column, e=element: (b.reshape(len(b), -1)[:, e] for b in _blocks(source, c)))
+            )
         if elements > MOST_ELEMENTS:
             left.append(f"{column.name}: {elements - MOST_ELEMENTS} further elements are not counted")
-    return tuple(found), tuple(left)
+    return found, tuple(left)
 
 
-def _lengths(source: Snapshot) -> Iterator[Distribution]:
+def _lengths(source: Snapshot) -> Iterator[Distribution | None]:
     """Yield the distributions of the lengths of ragged values; a video's are bytes of packets, which say little."""
     for column in source.schema.columns:
         ragged = source.schema.ragged.get(column.name)
         if ragged is not None and ragged.video is None:
-            found = _counted(length_of(column.name), lambda c=column: _blocks(source, c))
-            if found is not None:
-                yield found
+            yield _counted(length_of(column.name), lambda c=column: _blocks(source, c))
 
 
 def length_of(name: str) -> str:
-    """Return the title of the lengths of a ragged column."""
     return f"{name}: length"
 
 
@@ -420,13 +416,15 @@ def _evicted(source: Snapshot) -> dict[str, int]:
 def _leaves(source: Snapshot) -> tuple[ColumnSummary, ...]:
     schema = source.schema
     given = {**spaces.named_leaves(schema.observation_space, OBS), **spaces.named_leaves(schema.action_space, ACTION)}
-    of = {name: str(space) for name, space in given.items()}
     frames = {column.name: stack.frames for column, stack in zip(schema.obs_columns, schema.stacks, strict=True)}
-    of |= {name: f"written later, {count:,} known" for name, count in source.facts.later.items()}
+    of = {
+        **{name: str(space) for name, space in given.items()},
+        **{name: f"written later, {count:,} known" for name, count in source.facts.later.items()},
+        **{name: str(video) for name, video in schema.videos.items()},
+    }
     items = {name: ragged.items for name, ragged in schema.ragged.items()}
     shapes = {name: (None, *column.shape) for name, column in items.items()}
     shapes |= {name: video.shape for name, video in schema.videos.items()}
-    of |= {name: str(video) for name, video in schema.videos.items()}
     return tuple(
         ColumnSummary(
             one.name, shapes.get(one.name, one.shape), items.get(one.name, one).dtype.name, of.get(one.name, ""),

@@ -55,12 +55,6 @@ class Viewer:
         self._source = Snapshot(path)
         self._lock = threading.Lock()
         self._refreshed = time.monotonic()
-        self._routes: dict[str, Callable[[dict[str, str]], Any]] = {
-            "overview": self._overview,
-            "stamp": self._stamp,
-            "episode": self._episode,
-            "strip": self._strip,
-        }
 
     def page(self) -> str:
         """Return the page without data, which it asks for."""
@@ -68,35 +62,31 @@ class Viewer:
 
     def answer(self, route: str, query: dict[str, str]) -> Any:
         """Return facts for JSON; raise Refused for what is not there, DiskReplayError for what cannot be read."""
-        if route not in self._routes:
-            raise Refused(HTTPStatus.NOT_FOUND, "there is nothing here")
         with self._lock:
             try:
-                return self._routes[route](query)
+                return self._answer(route, query)
             except StateError as error:  # evicted between two looks
                 self._source.refresh()
                 raise Refused(HTTPStatus.GONE, "this episode has left the store meanwhile") from error
 
-    def _overview(self, query: dict[str, str]) -> Any:
-        self._refresh()
-        return overview(self._source).to_json()
-
-    def _stamp(self, query: dict[str, str]) -> Any:
-        self._refresh()
-        return {"stamp": self._source.stamp}
-
-    def _refresh(self) -> None:
-        if time.monotonic() - self._refreshed >= REFRESH_SECONDS:
+    def _answer(self, route: str, query: dict[str, str]) -> Any:
+        if route in ("overview", "stamp") and time.monotonic() - self._refreshed >= REFRESH_SECONDS:
             self._source.refresh()
             self._refreshed = time.monotonic()
-
-    def _episode(self, query: dict[str, str]) -> Any:
-        return episode_values(self._source, self._found(query)).to_json()
+        match route:
+            case "overview":
+                return overview(self._source).to_json()
+            case "stamp":
+                return {"stamp": self._source.stamp}
+            case "episode":
+                return episode_values(self._source, self._found(query)).to_json()
+            case "strip":
+                return self._strip(query)
+        raise Refused(HTTPStatus.NOT_FOUND, "there is nothing here")
 
     def _strip(self, query: dict[str, str]) -> Any:
         found = self._found(query)
-        known = {camera.name: camera for camera in cameras(self._source)}
-        camera = known.get(query.get("camera", ""))
+        camera = next((one for one in cameras(self._source) if one.name == query.get("camera")), None)
         if camera is None:
             raise Refused(HTTPStatus.NOT_FOUND, "there is no such camera")
         first, every = _whole(query, "first", 0, MOST_STEPS), _whole(query, "every", 1, MOST_STEPS)
@@ -224,7 +214,7 @@ def view(path: PathLike, *, port: int = 0, ready: Callable[[str], None]) -> None
     check_count("port", port, least=0, most=65535)
     try:
         server = Server(path, port)
-    except (PermissionError, OSError) as error:
+    except OSError as error:
         if isinstance(error, DiskReplayError):
             raise
         raise InputError(f"port {port} cannot be listened on: {error.strerror}; choose another") from error

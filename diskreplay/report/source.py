@@ -20,9 +20,9 @@ from diskreplay.formats.core.log_rows import LogRows
 from diskreplay.index.episodes import Episode
 from diskreplay.ops.inspect import Facts, inspect
 from diskreplay.ops.problems import DAMAGE
-from diskreplay.remote import named, open_store
+from diskreplay.remote import open_store
 from diskreplay.schema.columns import Column
-from diskreplay.storage.paths import PathLike
+from diskreplay.storage.paths import PathLike, named
 from diskreplay.storage.store import Store
 
 PIECE_BYTES = 4 << 20
@@ -74,12 +74,10 @@ class Snapshot:
 
     @property
     def streams(self) -> list[LogRows]:
-        """The streams that can be read, in the order of their numbers."""
         return list(self._open.values())
 
     @property
     def unread(self) -> list[str]:
-        """The names of the streams that cannot be read."""
         return [one.name for one in self.facts.streams if one.name not in self._open]
 
     @property
@@ -97,8 +95,7 @@ class Snapshot:
             if store.schema.identity != self.schema.identity:  # removed, and made anew
                 self._read(store)
                 return True
-            names = self.store.stream_names()
-            commits = {name: self.store.newest_commit(name) for name in names}
+            commits = self.store.newest_commits()
         except DiskReplayError:
             commits = {}  # a damaged record: inspect says so
         if commits and {name: (one.timeline, one.sequence) for name, one in commits.items()} == before:
@@ -122,7 +119,6 @@ class Snapshot:
 
     @property
     def episodes(self) -> list[Found]:
-        """All episodes, in the order of their numbers."""
         if self._found is None:
             every = [(rows, episode) for rows in self.streams for episode in rows.episodes]
             self._found = [Found(number, rows, episode) for number, (rows, episode) in enumerate(every)]

@@ -12,13 +12,14 @@ import dataclasses
 import datetime
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from diskreplay.errors import InputError, StateError
 from diskreplay.formats.core.output import check_target, replacing
 from diskreplay.ops.result import Result
+from diskreplay.ops.signals import Progress
 from diskreplay.report.document import document, to_text
-from diskreplay.report.episode import EpisodeValues, Strip, episode_values, strip
+from diskreplay.report.episode import Camera, EpisodeValues, Strip, episode_values, strip
 from diskreplay.report.overview import Overview, is_whole, overview
 from diskreplay.report.source import Found, Snapshot
 from diskreplay.storage.paths import PathLike, checked_path
@@ -30,8 +31,6 @@ TABLE_SHARE = 0.4
 MOST_FRAMES = 2000
 """The most frames of an episode and a camera, before the limit counts."""
 KINDS = ("best", "worst", "median", "newest")
-
-Progress = Callable[[int, int], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,14 +162,12 @@ def _episode(source: Snapshot, found: Found, most: int) -> tuple[EpisodeValues |
     if taken > most:
         return None, [f"episode {found.number}: its values alone take {taken / 1e6:.1f} MB"]
     strips: list[Strip] = []
-    left_out = []
+    left_out, length = [], found.episode.length + 1
     for at, camera in enumerate(facts.cameras):
         share = (most - taken) // (len(facts.cameras) - at)
-        every = -(-(found.episode.length + 1) // MOST_FRAMES)
-        fitting = None
-        while fitting is None and every <= found.episode.length + 1:
-            fitting = _fitting(source, found, camera.name, every, camera.part_frames, share)
-            every = every if fitting is not None else 2 * every
+        every = -(-length // MOST_FRAMES)
+        while (fitting := _fitting(source, found, camera, every, share)) is None and 2 * every <= length:
+            every *= 2
         if fitting is None:
             left_out.append(f"episode {found.number}: the frames of {camera.name} are too large")
             continue
@@ -181,11 +178,11 @@ def _episode(source: Snapshot, found: Found, most: int) -> tuple[EpisodeValues |
     return dataclasses.replace(facts, strips=tuple(strips)), left_out
 
 
-def _fitting(source: Snapshot, found: Found, camera: str, every: int, count: int, most: int) -> list[Strip] | None:
+def _fitting(source: Snapshot, found: Found, camera: Camera, every: int, most: int) -> list[Strip] | None:
     """Return the strips of a camera, or None if they take more than ``most`` bytes."""
     strips: list[Strip] = []
-    for first in range(0, found.episode.length + 1, every * count):
-        strips.append(strip(source, found, camera, first, every, count))
+    for first in range(0, found.episode.length + 1, every * camera.part_frames):
+        strips.append(strip(source, found, camera.name, first, every, camera.part_frames))
         most -= len(strips[-1].src) + 200 + 8 * len(strips[-1].damaged)
         if most < 0:
             return None

@@ -89,15 +89,15 @@ class Counting(Composed):
             found[here] = ring.take(local)
         return found
 
-    def _count(self, ids: Ids, by: int = 1) -> None:
+    def _count(self, ids: Ids) -> None:
         for ring, _, local in self._places(ids):
-            np.add.at(ring.array, local % ring.length, by)
+            np.add.at(ring.array, local % ring.length, 1)
 
     def take_back(self, ids: Ids) -> None:
         """Subtract draws of ids ``(B,)`` from their counts, which never fall below 0."""
-        self._count(ids, -1)
         for ring, _, local in self._places(ids):
             at = local % ring.length
+            np.subtract.at(ring.array, at, 1)
             ring.array[at] = np.maximum(ring.array[at], 0)
 
     def _places(self, ids: Ids) -> list[tuple[Ring, Ids, Ids]]:
@@ -176,7 +176,7 @@ class Counting(Composed):
         except BaseException as error:
             rng.bit_generator.state = before
             for ids, _ in parts:
-                self._count(ids, -1)
+                self.take_back(ids)
             if isinstance(error, NotEnoughDataError) and self._most is not None:
                 raise NotEnoughDataError(
                     f"{size} draws are not left: each transition is drawn at most {self._most} times; add more steps"
@@ -202,10 +202,8 @@ class Counting(Composed):
             return np.arange(len(ids))
         order = np.argsort(ids, kind="stable")
         ordered = ids[order]
-        new = np.append(True, ordered[1:] != ordered[:-1])[: len(ids)]
-        first = np.maximum.accumulate(np.where(new, np.arange(len(ids)), 0))
         again = np.empty(len(ids), np.int64)
-        again[order] = np.arange(len(ids)) - first
+        again[order] = np.arange(len(ids)) - np.searchsorted(ordered, ordered)
         return np.flatnonzero(self.times_sampled(ids) + again < self._most)
 
     def probability(self, ids: Any, windows: Windows, standing: Standings) -> NDArray[np.float64]:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.checks import checked_number
+from diskreplay.checks import Mask, checked_number
 from diskreplay.errors import InputError
-from diskreplay.index.fact_values import NUMBER, OTHER, FactValues, Mask
+from diskreplay.index.fact_values import NUMBER, OTHER, FactValues
 from diskreplay.index.facts import is_name
 from diskreplay.index.where import OWN
-from diskreplay.sampling.selected import Ranges
+from diskreplay.sampling.ranges import Ranges
 from diskreplay.sampling.window import Sampler, Window, Windows, windows_with_facts
 from diskreplay.schema.ids import pack, row_of, stream_of
 

@@ -21,7 +21,7 @@ from diskreplay.checks import check_count
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.index.log import NOW
 from diskreplay.sampling.fresh import check_by, fresh
-from diskreplay.sampling.selected import Ranges
+from diskreplay.sampling.ranges import Ranges
 from diskreplay.sampling.window import Standings, Windows, windows_with_facts
 from diskreplay.schema.ids import Ids, checked_ids, pack
 
@@ -132,8 +132,7 @@ class Groups:
         kept = np.flatnonzero(ready[label])
         _, at = np.unique(label[kept], return_index=True)
         order = np.argsort(label[kept], kind="stable").reshape(-1, self.group_size)
-        members: Ids = np.stack([first, stride, length])[:, kept[order[np.argsort(at)]]]
-        return members
+        return np.stack([first, stride, length])[:, kept[order[np.argsort(at)]]]
 
     def _items(self, groups: Ids, standing: Standings) -> list[Ids]:
         """Return the ids of the items of each of some groups, without the groups of which an episode has none."""

@@ -13,29 +13,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.checks import checked_number
+from diskreplay.checks import Floats, check_flag, checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.sampling.priorities import Floats, Priorities
-from diskreplay.sampling.window import Standings, Window, Windows
+from diskreplay.index.sum_tree import GROUP, START, WideSumTree
+from diskreplay.native import core
+from diskreplay.sampling.places import Places
+from diskreplay.sampling.priorities import SAMPLES, Priorities
+from diskreplay.sampling.window import Standings, Windows
 from diskreplay.schema.ids import Ids
-
-if TYPE_CHECKING:  # both load numba, which only those pay for who sample with priorities
-    from diskreplay.index.sum_tree import WideSumTree
-    from diskreplay.sampling.places import Changes, Places
 
 LEAST_MASS = 1e-280
 MOST_MASS = 1e280
 """The largest mass, so far from the ends of float64 that no transition underflows and no total overflows."""
 
-NO_STANDINGS: NDArray[np.int8] = np.empty(0, np.int8)
 
-
-class Proportional(Priorities["WideSumTree"]):
+class Proportional(Priorities[WideSumTree, core.Masses]):
     """A sampler that draws transitions in proportion to a power of their priority.
 
     The object holds the priorities of the one buffer that it is given to.
@@ -54,7 +51,7 @@ class Proportional(Priorities["WideSumTree"]):
     Raises InputError where an argument is out of range.
     """
 
-    _array = "mass"
+    _array, _nothing = "mass", 0.0
 
     def __init__(
         self,
@@ -67,12 +64,8 @@ class Proportional(Priorities["WideSumTree"]):
         self._alpha = checked_number("alpha", alpha)
         self._schedule = _checked_schedule(beta_schedule)
         self._epsilon = checked_number("epsilon", epsilon, above=True)
-        if not isinstance(by_env, bool | np.bool_):
-            raise InputError(f"by_env must be True or False, got {by_env!r}")
-        self._entering: tuple[bytes, Floats] = b"", np.empty(0)
-        """The maxima, and the masses that follow from them."""
         largest = 10.0 ** min(300.0, np.log10(MOST_MASS) / self._alpha if self._alpha else 300.0)
-        super().__init__(beta, float(largest), bool(by_env))
+        super().__init__(beta, float(largest), check_flag("by_env", by_env))
 
     def __repr__(self) -> str:
         return (
@@ -86,7 +79,7 @@ class Proportional(Priorities["WideSumTree"]):
         if self._schedule is None:
             return self._beta
         final, calls = self._schedule
-        return self._beta + (final - self._beta) * min(1.0, self._samples / calls)
+        return self._beta + (final - self._beta) * min(1.0, int(self._counts[SAMPLES]) / calls)
 
     @beta.setter
     def beta(self, beta: float) -> None:
@@ -97,16 +90,12 @@ class Proportional(Priorities["WideSumTree"]):
     @property
     def maxima(self) -> Floats:
         """The largest priority so far, epsilon included: of each environment in the order of a batch, or of all."""
-        return self._maxima.copy() if self._places is None else self._maxima[self._places.ranges[:, 2]]
+        return self._maxima[self._held.ranges()[:, GROUP]] if self._by_env else self._maxima.copy()
 
     @property
     def total(self) -> float:
         """The sum of all ``p^alpha``, as of the last sample or update."""
-        return 0.0 if self._tree is None else self._tree.total
-
-    def clear(self) -> None:
-        super().clear()
-        self._samples = 0
+        return self._tree.total
 
     def sample(
         self, rng: np.random.Generator, windows: Windows, standing: Standings, size: int
@@ -116,14 +105,12 @@ class Proportional(Priorities["WideSumTree"]):
         Raises NotEnoughDataError when nothing in the windows is a transition or, by environment, when one has none;
         InputError when the batch is no multiple of the environments.
         """
-        places, tree = self._catch_up(windows, standing)
-        if not tree.total > 0:
+        held = self._catch_up(windows, standing)
+        if not self._tree.total > 0:
             raise NotEnoughDataError("nothing in the window can be drawn yet; add more steps")
         if self._by_env:
-            self._check_environments(tree.totals(places.ranges), size)
-        slots, weights = tree.draw(places.ranges, rng.random(size), self.beta)
-        self._samples += 1
-        return places.to_ids(slots), weights
+            self._check_environments(self._tree.totals(held.ranges()), size)
+        return held.draw(rng.random(size), size, self.beta)
 
     def _check_environments(self, totals: Floats, size: int) -> None:
         if size % len(totals):
@@ -136,52 +123,20 @@ class Proportional(Priorities["WideSumTree"]):
     # The tree
 
     def _new_tree(self, slots: int) -> WideSumTree:
-        from diskreplay.index.sum_tree import WideSumTree
-
         return WideSumTree(slots)
 
-    def _grow(self, tree: WideSumTree, slots: int) -> None:
-        tree.grow(slots)
+    def _given(self, places: Places, tree: WideSumTree, maxima: Floats, counts: Ids, waiting: Ids) -> core.Masses:
+        power = self._alpha, self._epsilon, LEAST_MASS, self._most
+        return core.Masses(places.table, waiting, maxima, counts, tree.core, self._by_env, power)
 
-    def _advance(self, places: Places, tree: WideSumTree, listed: list[Window], standing: Standings) -> bool:
-        steps = places.steps(listed)
-        if steps is None:
-            return False
-        masses = self._new_masses()
-        for row, group, start, window in steps:
-            standings = NO_STANDINGS
-            if start < window.stop:
-                standings = np.ascontiguousarray(standing(np.arange(start, window.stop)), np.int8)
-            if not tree.advance(places.table, row, window.first, window.stop, standings, masses[group:]):
-                return False
-        return True
-
-    def _new_masses(self) -> Floats:
-        maxima = self._maxima.tobytes()
-        if self._entering[0] != maxima:  # they seldom change
-            self._entering = maxima, np.maximum(self._maxima**self._alpha, LEAST_MASS)
-        return self._entering[1]
-
-    def _enter(self, tree: WideSumTree, changes: Changes, moved: Places) -> None:
-        masses = self._new_masses()
-        if self._by_env:
-            masses = masses[moved.groups_of(changes.slots)]
-        tree.fill(changes.slots, masses, changes.vacated)
-
-    def _leave(self, tree: WideSumTree, slots: Ids) -> None:
-        tree.fill(slots, 0.0)
-
-    def _change(self, places: Places, tree: WideSumTree, slots: Ids, priorities: Floats) -> int:
-        bounds = LEAST_MASS, self._most
-        return tree.update(
-            places.ranges, self._maxima, self._ignored, slots, priorities, self._alpha, self._epsilon, bounds
+    def _chances(self, held: core.Masses, slots: Ids) -> Floats:
+        ranges = held.ranges()
+        totals = self._tree.totals(ranges)
+        drawn = totals > 0  # each environment that holds a transition is as likely as the others
+        at = np.searchsorted(ranges[:, START], slots, side="right") - 1
+        chances: Floats = (
+            self._tree.leaves[slots] / (np.where(drawn, totals, 1.0) * max(1, np.count_nonzero(drawn)))[at]
         )
-
-    def _chances(self, places: Places, tree: WideSumTree, slots: Ids) -> Floats:
-        totals = tree.totals(places.ranges)
-        held = totals > 0  # each environment that holds a transition is as likely as the others
-        at = np.searchsorted(places.ranges[:, 0], slots, side="right") - 1
-        chances: Floats = tree.leaves[slots] / (np.where(held, totals, 1.0) * max(1, np.count_nonzero(held)))[at]
         return chances
 
     def _values(self, tree: WideSumTree, slots: Ids) -> Floats:
@@ -207,15 +162,16 @@ class Proportional(Priorities["WideSumTree"]):
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         facts, arrays = super().state()
-        return facts | {"alpha": self._alpha, "by_env": self._by_env, "samples": self._samples}, arrays
+        return facts | {"alpha": self._alpha, "by_env": self._by_env, "samples": int(self._counts[SAMPLES])}, arrays
 
     def restore(self, facts: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         """Go on from what :meth:`state` gave, also of a sampler with another ``alpha``, or with ``by_env``.
 
-        Raises ValueError, KeyError or TypeError, and changes nothing, where that is no state of such a sampler; so are
-        the priorities of one without ``by_env`` for one with it, and those with an ``alpha`` of 0 for another.
+        Raises ValueError, KeyError, TypeError or OverflowError, and changes nothing, where that is no state of such a
+        sampler; so are the priorities of one without ``by_env`` for one with it, and those with an ``alpha`` of 0 for
+        another.
         """
-        samples, alpha = int(facts["samples"]), checked_number("the stored alpha", facts["alpha"])
+        samples, alpha = np.int64(int(facts["samples"])), checked_number("the stored alpha", facts["alpha"])
         masses = np.asarray(arrays[self._array], np.float64)
         if not ((masses == 0) | (masses >= LEAST_MASS) & (masses <= MOST_MASS)).all():
             raise ValueError(f"stored masses must be 0 or from {LEAST_MASS:.0e} to {MOST_MASS:.0e}")
@@ -232,8 +188,12 @@ class Proportional(Priorities["WideSumTree"]):
                 priorities = np.minimum(masses ** (1 / alpha), largest)
             masses = np.where(masses > 0, np.clip(priorities**self._alpha, LEAST_MASS, MOST_MASS), 0.0)
             facts = {**facts, "maxima": [min(maximum, self._most) for maximum in facts["maxima"]]}
+        maxima = np.array(facts["maxima"], np.float64)  # with their epsilon
+        with np.errstate(over="ignore"):
+            if not ((maxima <= 2 * self._most) & (maxima**self._alpha <= 2 * MOST_MASS)).all():
+                raise ValueError(f"stored maxima must be at most {self._most:.0e}, got {facts['maxima']}")
         super().restore(facts, {**arrays, self._array: masses})
-        self._samples = samples
+        self._counts[SAMPLES] = samples
 
 
 def _checked_schedule(schedule: Any) -> tuple[float, int] | None:

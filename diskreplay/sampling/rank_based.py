@@ -11,25 +11,24 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.checks import checked_number
+from diskreplay.checks import Floats, checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
-from diskreplay.sampling.priorities import Floats, Priorities
+from diskreplay.index.ranks import Ranks
+from diskreplay.native import core
+from diskreplay.sampling.places import Places
+from diskreplay.sampling.priorities import Priorities
 from diskreplay.sampling.window import Standings, Windows
 from diskreplay.schema.ids import Ids
-
-if TYPE_CHECKING:  # both load numba, which only those pay for who sample with priorities
-    from diskreplay.index.ranks import Ranks
-    from diskreplay.sampling.places import Changes, Places
 
 MASS_BLOCK = 1024
 
 
-class RankBased(Priorities["Ranks"]):
+class RankBased(Priorities[Ranks, core.Ranked]):
     """A sampler that draws transitions by the rank of their priority.
 
     The object holds the priorities of the one buffer that it is given to.
@@ -43,7 +42,7 @@ class RankBased(Priorities["Ranks"]):
     Raises InputError where an argument is out of range.
     """
 
-    _array = "priority"
+    _array, _nothing = "priority", -1.0
 
     def __init__(self, alpha: float = 0.7, beta: float = 0.5, segments: int | None = None) -> None:
         self._alpha = checked_number("alpha", alpha)
@@ -66,58 +65,35 @@ class RankBased(Priorities["Ranks"]):
 
         Raises NotEnoughDataError when nothing in the windows is a transition.
         """
-        places, ranks = self._catch_up(windows, standing)
-        count = len(ranks)
+        held = self._catch_up(windows, standing)
+        count = len(self._tree)
         if not count:
             raise NotEnoughDataError("nothing in the window can be drawn yet; add more steps")
-        masses = self._mass_of_ranks(places, count)
-        drawn = np.searchsorted(masses, self._shares(rng, size) * masses[-1], side="right")
-        drawn = np.minimum(drawn, count - 1)
-        weights = ((drawn + 1) / count) ** (self._alpha * self._beta)
-        return places.to_ids(ranks.at(drawn)), weights.astype(np.float32)
+        held.weigh(self._mass_of_ranks(count))
+        whole = not size % (self._segments or size or 1)
+        return held.draw(rng.random(size if whole else size + 1), size, self.beta)
 
-    def _shares(self, rng: np.random.Generator, size: int) -> Floats:
-        """Return shares of the total mass in [0, 1], in ascending order of their segments."""
-        segments = self._segments or size
-        segment = np.arange(size)
-        if size != segments:
-            shift = rng.random() if size % segments else 0.0
-            segment = np.minimum(((segment + shift) * segments / size).astype(np.int64), segments - 1)
-        shares: Floats = (segment + rng.random(size)) / segments
-        return shares
-
-    def _mass_of_ranks(self, places: Places, count: int) -> Floats:
-        """Return the masses of the ranks 1 to r, for r from 1 to ``count``."""
+    def _mass_of_ranks(self, count: int) -> Floats:
+        """Return the masses of the ranks 1 to r, for r from 1 to ``count`` or more."""
         if count > len(self._masses):
             # Whole blocks, so that an entry is the same, bit by bit, in tables of all lengths.
-            blocks = -(-min(2 * count, places.slots) // MASS_BLOCK)
+            blocks = -(-min(2 * count, self._places.slots) // MASS_BLOCK)
             self._masses = np.cumsum(np.arange(1.0, blocks * MASS_BLOCK + 1) ** -self._alpha)
-        return self._masses[:count]
+        return self._masses
 
     # The tree
 
     def _new_tree(self, slots: int) -> Ranks:
-        from diskreplay.index.ranks import Ranks
-
         return Ranks(slots)
 
-    def _grow(self, tree: Ranks, slots: int) -> None:
-        tree.grow(slots)
+    def _given(self, places: Places, tree: Ranks, maxima: Floats, counts: Ids, waiting: Ids) -> core.Ranked:
+        rule = self._alpha, self._segments or 0, self._most
+        return core.Ranked(places.table, waiting, maxima, counts, tree.nodes, tree.head, self._masses, rule)
 
-    def _enter(self, tree: Ranks, changes: Changes, moved: Places) -> None:
-        tree.remove(changes.vacated)
-        tree.add(changes.slots, changes.ids, self._maxima[0])
-
-    def _leave(self, tree: Ranks, slots: Ids) -> None:
-        tree.remove(slots)
-
-    def _change(self, places: Places, tree: Ranks, slots: Ids, priorities: Floats) -> int:
-        return tree.update(self._maxima, self._ignored, slots, priorities, self._most)
-
-    def _chances(self, places: Places, tree: Ranks, slots: Ids) -> Floats:
-        ranks = tree.ranks(slots)
-        masses = self._mass_of_ranks(places, len(tree)) if len(tree) else np.ones(1)
-        chances: Floats = np.where(ranks >= 0, (np.maximum(ranks, 0) + 1.0) ** -self._alpha, 0.0) / masses[-1]
+    def _chances(self, held: core.Ranked, slots: Ids) -> Floats:
+        ranks, count = self._tree.ranks(slots), len(self._tree)
+        whole = self._mass_of_ranks(count)[count - 1] if count else 1.0
+        chances: Floats = np.where(ranks >= 0, (np.maximum(ranks, 0) + 1.0) ** -self._alpha, 0.0) / whole
         return chances
 
     def _values(self, tree: Ranks, slots: Ids) -> Floats:
@@ -127,7 +103,7 @@ class RankBased(Priorities["Ranks"]):
         if not ((values == -1) | (values >= 0) & (values <= self._most)).all():
             raise ValueError("stored priorities must be finite magnitudes, or -1")
         tree, present = self._new_tree(places.slots), values >= 0
-        tree.add(slots[present], places.to_ids(slots[present]), values[present])
+        tree.fill(slots[present], places.to_ids(slots[present]), values[present])
         return tree
 
     # State

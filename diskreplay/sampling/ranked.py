@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -172,15 +173,10 @@ class RankedPass:
                 yield here, PassPosition(place.epoch + 1, 0) if ended else PassPosition(place.epoch, taken)
 
     def _after(self, start: PassPosition, batches: int) -> PassPosition:
-        place = start
-        given = 0
-        for given, (_, following) in enumerate(self._batches(start), 1):
-            if given > batches:
-                return place
-            place = following
-        if given < batches:
-            raise InputError(f"batches must be at most {given}, which is what this iteration has, got {batches}")
-        return place
+        places = [start, *(place for _, place in itertools.islice(self._batches(start), batches))]
+        if (most := len(places) - 1) < batches:
+            raise InputError(f"batches must be at most {most}, which is what this iteration has, got {batches}")
+        return places[-1]
 
 
 class _Iteration(Iterator[NDArray[np.int64]]):

@@ -8,7 +8,7 @@
    distribution, which is a geometric one that ends with the window.
 4. With ``by`` only rows of episodes count whose fact of that name is new enough; the other arguments choose among
    these.
-5. Ids that are no transition are passed over, as in :mod:`diskreplay.sampling.uniform`.
+5. Ids that are no transition are passed over, as in :mod:`diskreplay.sampling.ranges`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay.checks import check_count, check_share, checked_number
+from diskreplay.checks import Floats, check_count, check_share, checked_number
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.fresh import check_by, fresh
-from diskreplay.sampling.integers import integers
-from diskreplay.sampling.selected import Ranges
-from diskreplay.sampling.uniform import accepted, ones, transitions
+from diskreplay.sampling.ranges import Ranges, accepted
 from diskreplay.sampling.window import Standings, Window, Windows
 from diskreplay.schema.ids import Ids, checked_ids
 
-Floats = NDArray[np.float64]
 Draw = Callable[[int], Ids]
 """A function that draws so many ids."""
 
@@ -112,14 +109,14 @@ class Recent:
         held = self._narrowed(windows)
         if not held:
             raise NotEnoughDataError("the window is empty; add some steps")
-        ranges = self._fresh(windows, held) if self.by is not None else None
+        ranges = self._fresh(windows, held)
         if ranges is None:
             draw, count = self._draws(rng, held), sum(window.stop - window.first for window in held)
         else:
             draw, count = self._draws_fresh(rng, ranges, held), ranges.count
 
         def listed(count: int) -> Ids:
-            ids = transitions(held, standing) if ranges is None else ranges.items(standing)
+            ids = self._items(windows, held, standing)
             if not len(ids):
                 raise NotEnoughDataError(
                     f"none of the rows that {self} draws from is a transition yet; add more steps, or draw from more"
@@ -131,7 +128,7 @@ class Recent:
             return found
 
         ids = accepted(draw, listed, standing, size, count) if count else listed(size)
-        return ids, ones(size)
+        return ids, np.ones(size, np.float32)
 
     def probability(self, ids: Any, windows: Windows, standing: Standings) -> Floats:
         """Return the probability of ids ``(B,)`` in the next draw, float64 ``(B,)``, 0 for what cannot be drawn.
@@ -139,10 +136,7 @@ class Recent:
         Looks at all ids of the windows.
         """
         held, asked = self._narrowed(windows), checked_ids(ids)
-        if self.by is None or not held:
-            listed = transitions(held, standing)
-        else:
-            listed = self._fresh(windows, held).items(standing)
+        listed = self._items(windows, held, standing)
         found = np.zeros(len(asked))
         here = np.isin(asked, listed)
         if here.any():
@@ -171,10 +165,15 @@ class Recent:
             narrowed.append(window._replace(first=window.stop - min(rows, wanted) * envs))
         return narrowed
 
-    def _fresh(self, windows: Windows, held: list[Window]) -> Ranges:
-        assert self.by is not None
-        assert self.within is not None
+    def _fresh(self, windows: Windows, held: list[Window]) -> Ranges | None:
+        """Return the ids of the episodes that are new enough by a fact; None where all are, or there is no row."""
+        if self.by is None or self.within is None or not held:
+            return None
         return fresh(windows, held, self.by, self.within, self)
+
+    def _items(self, windows: Windows, held: list[Window], standing: Standings) -> Ids:
+        ranges = self._fresh(windows, held)
+        return (Ranges.of(held) if ranges is None else ranges).items(standing)
 
     def _draws_fresh(self, rng: np.random.Generator, ranges: Ranges, held: list[Window]) -> Draw:
         if self.half_life is None:
@@ -211,7 +210,7 @@ class Recent:
     def _draw(self, rng: np.random.Generator, window: Window, count: int) -> Ids:
         first, stop, _, envs = window
         if self.half_life is None:
-            return integers(rng, first, stop, count)
+            return rng.integers(first, stop, count)
         rows, rate = (stop - first) // envs, self._rate(envs)
         ages = np.floor(np.log1p(rng.random(count) * math.expm1(-rate * rows)) / -rate).astype(np.int64)
         ids: Ids = stop - (np.minimum(ages, rows - 1) + 1) * envs

@@ -15,7 +15,6 @@ from importlib import import_module
 from typing import Any
 
 from diskreplay.sampling.composed import with_parts
-from diskreplay.sampling.priorities import Priorities
 from diskreplay.sampling.window import Sampler
 
 WORD = re.compile(r"\B(?=[A-Z])")
@@ -42,13 +41,6 @@ def from_json(stored: Mapping[str, Any]) -> Sampler:
 def is_own(sampler: Sampler) -> bool:
     """Tell whether a sampler, with all that it is made of, is this package's: its answers need no check."""
     return all(type(part).__module__.startswith(f"{__package__}.") for part in with_parts(sampler))
-
-
-def prepare(sampler: Sampler) -> None:
-    """Import what a sampler of this package needs to draw; for the buffer that it is given to."""
-    for part in with_parts(sampler):
-        if isinstance(part, Priorities):
-            part.prepare()
 
 
 def kinds(stored: Mapping[str, Any]) -> list[Any]:

@@ -98,12 +98,11 @@ class SamplerMixture(Composed):
     def probability(self, ids: Any, windows: Windows, standing: Standings) -> NDArray[np.float64]:
         """Return the probability of ids ``(B,)`` over all draws, float64 ``(B,)``: each sampler's own, by its share."""
         whole = sum(self._weights)
-        found: NDArray[np.float64] = sum(
+        return sum(
             (weight / whole * part.probability(ids, windows, standing)
              for part, weight in zip(self._samplers, self._weights, strict=True)),
             np.zeros(()),
         )  # fmt: skip
-        return found
 
     def update(self, ids: Any, priorities: Any, windows: Windows, standing: Standings) -> None:
         """Hand TD errors ``(B,)`` of ids ``(B,)``, whichever sampler drew them, to the one with priorities.

@@ -75,25 +75,6 @@ def windows_with_facts(windows: Windows, sampler: object) -> WindowsWithFacts:
     return windows
 
 
-NO_IDS: Ids = np.empty(0, np.int64)
-
-
-class Remembered:
-    """The standings, asked for once if the same ids are asked for twice in a row."""
-
-    __slots__ = ("_answer", "_ids", "_standing")
-
-    def __init__(self, standing: Standings) -> None:
-        self._standing = standing
-        self._ids: Ids = NO_IDS
-        self._answer: NDArray[np.int8] | None = None
-
-    def __call__(self, ids: Ids) -> NDArray[np.int8]:
-        if self._answer is None or not np.array_equal(ids, self._ids):
-            self._ids, self._answer = ids, self._standing(ids)
-        return self._answer
-
-
 @runtime_checkable
 class Sampler(Protocol):
     """A distribution over the ids of the windows: any object with these methods; see ``docs/samplers.md``."""

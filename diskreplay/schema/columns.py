@@ -13,7 +13,7 @@ import enum
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import gymnasium
 import numpy as np
@@ -212,12 +212,12 @@ class Column:
 
     def is_held(self, window: int) -> bool:
         """Tell whether who opens a stream with a window of ``window`` transitions holds its values in RAM."""
-        return self.name in ALWAYS_RESIDENT or is_small(self.item_bytes, window)
+        is_small = self.item_bytes <= RESIDENT_ROW_BYTES and self.item_bytes * window <= RESIDENT_COLUMN_BYTES
+        return is_small or self.name in ALWAYS_RESIDENT
 
     def to_json(self) -> dict[str, Any]:
-        given = {what: value for what, value in self.given._asdict().items() if value is not None}
-        if self.given.codec is not None:
-            given["codec"] = str(self.given.codec)
+        settings = self.given._asdict().items()
+        given = {what: str(value) if what == "codec" else value for what, value in settings if value is not None}
         return {"name": self.name, "shape": list(self.shape), "dtype": self.dtype.name, **given}
 
     @classmethod
@@ -251,14 +251,10 @@ class StoredColumn(Column):
     codec: Codec
 
     @classmethod
+    @functools.lru_cache(4096)  # the streams of a store have the same few
     def of(cls, column: Column, chunk_rows: int, shard_rows: int, chunk_envs: int, codec: Codec) -> StoredColumn:
         """Return a column with this layout."""
         return cls(column.name, column.shape, column.dtype, column.given, chunk_rows, shard_rows, chunk_envs, codec)
-
-
-def is_small(item: int, window: int) -> bool:
-    """Tell whether values of ``item`` bytes, of a window of ``window`` transitions, are held in RAM."""
-    return item <= RESIDENT_ROW_BYTES and item * window <= RESIDENT_COLUMN_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,14 +348,14 @@ class Schema:
         object.__setattr__(self, "obs_tree", spaces.tree(self.observation_space, OBS))
         object.__setattr__(self, "action_tree", spaces.tree(self.action_space, ACTION))
         names = [column.name for column in self.columns]
-        needed = [*spaces.leaves(self.obs_tree), *spaces.leaves(self.action_tree)]
-        needed += [REWARD, TERMINATED, TRUNCATED, VALID, START]
+        needed = [*spaces.leaves(self.obs_tree), *spaces.leaves(self.action_tree), *ALWAYS_RESIDENT]
         if names[: len(needed)] != needed or len(set(names)) != len(names):
             raise SchemaError(f"the columns must begin with {needed} and not repeat, got {names}")
         shown = [*names, *(name for column in self.later for name in (column.name, column.name + KNOWN))]
-        twice = next((name for name in shown if shown.count(name) > 1), None)
-        if twice is not None:
-            raise SchemaError(f"the columns written later need names of their own in a batch: {twice!r} is there twice")
+        if twice := [name for name in shown if shown.count(name) > 1]:
+            raise SchemaError(
+                f"the columns written later need names of their own in a batch: {twice[0]!r} is there twice"
+            )
         if any(column.shape for column in self.columns if column.name in ALWAYS_RESIDENT):
             raise SchemaError(f"the columns {ALWAYS_RESIDENT} must have one value a step")
         self._check_ragged()
@@ -376,10 +372,12 @@ class Schema:
 
     def _check_ragged(self) -> None:
         leaves = spaces.named_leaves(self.observation_space, OBS) | spaces.named_leaves(self.action_space, ACTION)
-        varying = {name for name, space in leaves.items() if spaces.is_ragged(space, name)}
-        varying |= self._check_video(leaves).keys() & leaves.keys()
+        self._check_video(leaves)
+        varying = {name for name, space in leaves.items() if name in self.videos or spaces.is_ragged(space, name)}
         if varying != self.ragged.keys() & leaves.keys():
             raise SchemaError(f"the ragged columns must be those of the ragged spaces {sorted(varying)} and extra ones")
+        if ITEMS in {column.name for column in (*self.columns, *self.later)}:
+            raise SchemaError(f"{ITEMS!r} cannot be a column: a store has ragged columns there; choose another name")
         if not self.ragged:
             return
         spans = {c.name for c in self.columns if (c.shape, c.dtype) == (SPAN_SHAPE, SPAN_DTYPE)}
@@ -391,12 +389,9 @@ class Schema:
                 f"{wrong[0]!r} is ragged and cannot have a frame_stack: give the stacks of other leaves by name, as in "
                 "frame_stack={'camera': 4}"
             )
-        if ITEMS in {column.name for column in (*self.columns, *self.later)}:
-            raise SchemaError(f"{ITEMS!r} cannot be a column of a store with ragged columns; choose another name")
 
-    def _check_video(self, leaves: Mapping[str, gymnasium.Space[Any]]) -> dict[str, Video]:
-        found = self.videos
-        for name, video in found.items():
+    def _check_video(self, leaves: Mapping[str, gymnasium.Space[Any]]) -> None:
+        for name, video in self.videos.items():
             pictures = gymnasium.spaces.Box(0, 255, video.shape, np.uint8)
             if (space := leaves.get(name, pictures)) != pictures or name.partition("/")[0] == ACTION:
                 raise SchemaError(
@@ -406,9 +401,8 @@ class Schema:
             items, most = self.ragged[name].items, self.ragged[name].most
             if (items.shape, items.dtype) != ((), np.dtype(np.uint8)) or most > MAX_VALUE_BYTES:
                 raise SchemaError(f"video: the items of {name!r} must be bytes, at most {MAX_VALUE_BYTES:,} a row")
-        if found and self.num_envs != 1:
+        if self.videos and self.num_envs != 1:
             raise SchemaError(f"video: a store with video has one environment a stream, got num_envs={self.num_envs}")
-        return found
 
     @functools.cached_property
     def obs_columns(self) -> tuple[Column, ...]:
@@ -428,8 +422,7 @@ class Schema:
 
     def picture(self, column: Column) -> Column:
         """Return the column of the frames ``(height, width, 3)`` of a video column, any other column as it is."""
-        video = self.videos.get(column.name)
-        if video is None:
+        if (video := self.videos.get(column.name)) is None:
             return column
         return dataclasses.replace(column, shape=video.shape, dtype=np.dtype(np.uint8), given=CHOSEN)
 
@@ -444,12 +437,13 @@ class Schema:
         """The user's own columns."""
         return self.columns[len(self.stacks) + len(self.action_columns) + 5 :]
 
+    @functools.cached_property
+    def _by_name(self) -> dict[str, Column]:
+        return {column.name: column for column in self.columns}
+
     def column(self, name: str) -> Column:
         """Return the column of the rows that has this name; raise KeyError if there is none."""
-        for column in self.columns:
-            if column.name == name:
-                return column
-        raise KeyError(name)
+        return self._by_name[name]
 
     @property
     def arrays(self) -> dict[str, Column]:
@@ -494,7 +488,7 @@ class Schema:
     @classmethod
     def from_json(cls, stored: Any) -> Schema:
         try:
-            schema = cls(
+            return cls(
                 spaces.from_json(stored["observation_space"]),
                 spaces.from_json(stored["action_space"]),
                 tuple(Column.from_json(column) for column in stored["columns"]),
@@ -510,7 +504,6 @@ class Schema:
             )
         except (KeyError, TypeError, ValueError, AttributeError, InputError, RecursionError) as error:
             raise CorruptionError(f"the stored schema cannot be read: {type(error).__name__}: {error}") from error
-        return schema
 
 
 def _check_identity(given: Any) -> str:
@@ -521,11 +514,9 @@ def _check_identity(given: Any) -> str:
 
 def check_continuity(given: Any) -> Continuity:
     """Return ``given`` if it is one of the two; raise InputError otherwise."""
-    if given == "flags":
-        return "flags"
-    if given == "observations":
-        return "observations"
-    raise InputError(f"continuity must be 'observations' or 'flags', got {given!r}")
+    if given not in ("observations", "flags"):
+        raise InputError(f"continuity must be 'observations' or 'flags', got {given!r}")
+    return cast(Continuity, given)
 
 
 def _stack_from_json(stored: dict[str, Any]) -> Stack:

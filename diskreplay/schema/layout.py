@@ -27,6 +27,8 @@ MOST_SHARD_BYTES, MOST_SHARD_CHUNKS, LEAST_SHARD_BYTES = 1 << 30, 1024, 64 << 10
 to a shard writes its index anew."""
 SHARD_BYTES, WINDOW_SHARDS, MOST_SHARDS = 64 << 20, 16, 4096
 """A shard has at most so many decoded bytes, and this part of the window, unless that has too many shards."""
+SHARD_WINDOWS = 16
+"""So many windows are the most of a shard: of short ones it would have a long index, and each closing appends one."""
 
 
 def laid_out(column: Column, rows: bool, num_envs: int, window: int) -> StoredColumn:
@@ -70,7 +72,8 @@ def _shard_chunks(chunk_rows: int, row_bytes: int, window: int) -> int:
     chunk = chunk_rows * row_bytes
     wanted = _power_of_two(min(SHARD_BYTES // chunk, window // (WINDOW_SHARDS * chunk_rows)))
     wanted = max(wanted, _power_of_two_from(-(-window // (MOST_SHARDS * chunk_rows))))
-    wanted = max(wanted, _power_of_two_from(-(-LEAST_SHARD_BYTES // chunk)))
+    least = _power_of_two_from(-(-LEAST_SHARD_BYTES // chunk))
+    wanted = max(wanted, min(least, _power_of_two(SHARD_WINDOWS * window // chunk_rows)))
     return min(wanted, _power_of_two(min(MOST_SHARD_CHUNKS, MOST_SHARD_BYTES // chunk)))
 
 

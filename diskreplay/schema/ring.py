@@ -9,9 +9,9 @@ which ids it holds.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -22,6 +22,9 @@ FIRST_LENGTH = 1024
 FIRST_VALUES = 1 << 22
 """The most numbers in a new array, as long as that is room for a few ids."""
 NO_LIMIT = 1 << 62
+WHOLE_FROM = 1 << 14
+WHOLE_BYTES = 128 << 20
+"""The ids from which on arrays do not grow by and by, and the most bytes that they then have in the end."""
 
 Ids = NDArray[np.int64]
 
@@ -35,18 +38,25 @@ def first_length(shapes: list[tuple[int, ...]], most: int) -> int:
 def grown(array: Array, length: int, begin: int, end: int) -> Array:
     """Return a longer copy that holds the values of ids ``[begin, end)``; the others are undefined."""
     longer = np.zeros((length, *array.shape[1:]), array.dtype)
-    ids = np.arange(begin, end)
-    longer[ids % length] = array[ids % len(array)]
+    while begin < end:  # runs that neither array goes round in
+        old, new = begin % len(array), begin % length
+        count = min(end - begin, len(array) - old, length - new)
+        longer[new : new + count] = array[old : old + count]
+        begin += count
     return longer
 
 
-def longer_length(length: int, needed: int, most: int) -> int:
-    """Return the next length of arrays for ``needed`` ids: twice the old one, as far as that is of use."""
-    return max(needed, min(2 * length, most))
+def longer_length(length: int, needed: int, most: int, id_bytes: int) -> int:
+    """Return the next length of arrays for ``needed`` ids: twice the old one, as far as that is of use.
+
+    Arrays of :data:`WHOLE_FROM` ids or more become as long as they will ever be, unless they are large then. The system
+    gives memory only for what is written, and nothing is copied again.
+    """
+    whole = length >= WHOLE_FROM and most * id_bytes <= WHOLE_BYTES
+    return max(needed, most if whole else min(2 * length, most))
 
 
-@dataclasses.dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """The arrays ``(length, *shape)`` by name, all of one length.
 
     It does not know which ids it holds: that stands where they are counted. It is never changed but replaced, by
@@ -58,11 +68,6 @@ class Table:
     most: int = NO_LIMIT
     """The number of ids that will be held at a time, as far as is known; more is no error."""
 
-    def __post_init__(self) -> None:
-        wrong = [name for name, array in self.arrays.items() if len(array) != self.length]
-        if wrong:
-            raise AssertionError(f"arrays {wrong} are not of the length {self.length}")
-
     @classmethod
     def new(cls, fields: Mapping[str, tuple[tuple[int, ...], DTypeLike]], most: int = NO_LIMIT) -> Table:
         """Return an empty table of arrays with these shapes and dtypes."""
@@ -73,7 +78,8 @@ class Table:
         """Return this table, or a longer one with the values of ids ``[begin, end)`` and room for ``[begin, stop)``."""
         if stop - begin <= self.length:
             return self
-        length = longer_length(self.length, stop - begin, self.most)
+        id_bytes = max(array.nbytes // self.length for array in self.arrays.values())
+        length = longer_length(self.length, stop - begin, self.most, id_bytes)
         return Table(length, {name: grown(array, length, begin, end) for name, array in self.arrays.items()}, self.most)
 
     def without(self, names: Collection[str], most: int) -> Table:
@@ -103,12 +109,6 @@ class Ring:
         self.begin = 0
         self.end = 0
 
-    def reserve(self, end: int) -> None:
-        """Make room for ids up to ``end``; their values are undefined until they are set."""
-        if end - self.begin > self.length:
-            length = longer_length(self.length, end - self.begin, self.most)
-            self.array, self.length = grown(self.array, length, self.begin, self.end), length
-
     def extend(self, values: Array) -> None:
         """Append ``values`` (n, *shape) at ``end``."""
         self.write(self.end, values)
@@ -116,7 +116,9 @@ class Ring:
     def write(self, start: int, values: Array) -> None:
         """Set the values (n, *shape) of ids from ``start``, at most ``end``, on: nothing is held after them."""
         stop = start + len(values)
-        self.reserve(stop)
+        if stop - self.begin > self.length:
+            length = longer_length(self.length, stop - self.begin, self.most, self.array.nbytes // self.length)
+            self.array, self.length = grown(self.array, length, self.begin, self.end), length
         self.array[np.arange(start, stop) % self.length] = values
         self.end = stop
 

@@ -53,8 +53,7 @@ def discrete(n: int, start: int, dtype: np.dtype[Any]) -> gymnasium.Space[Any]:
         return spaces.Discrete(n, start=start)
     if not TYPED_DISCRETE or n > np.iinfo(dtype).max:
         return spaces.Box(start, start + n - 1, (), cast(Any, dtype.type))
-    kind: dict[str, Any] = {"dtype": dtype.type}
-    return spaces.Discrete(n, start=start, **kind)
+    return spaces.Discrete(n, start=start, dtype=cast(Any, dtype.type))
 
 
 def unbounded(shape: tuple[int, ...], dtype: DTypeLike) -> spaces.Box:
@@ -71,29 +70,28 @@ def tree(space: gymnasium.Space[Any], name: str) -> Tree:
     """Return the structure of ``space``, its leaves named under ``name``; raise SchemaError for a bad leaf."""
     if name.count("/") > MAX_DEPTH:
         raise SchemaError(f"{name[:80]}...: Dict and Tuple spaces may be {MAX_DEPTH} deep; flatten the space")
-    if isinstance(space, spaces.Dict):
-        if not space.spaces:
-            raise SchemaError(f"{name}: a Dict space needs at least one entry")
-        return {key: tree(sub, f"{name}/{check_key(key, name)}") for key, sub in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        if not space.spaces:
-            raise SchemaError(f"{name}: a Tuple space needs at least one entry")
-        return tuple(tree(sub, f"{name}/{position}") for position, sub in enumerate(space.spaces))
-    if isinstance(space, spaces.Graph):
-        return tree(_graph(space), name)
-    if isinstance(space, spaces.Sequence) and not isinstance(space.feature_space, LEAF_SPACES):
-        raise SchemaError(
-            f"{name}: a Sequence of {type(space.feature_space).__name__} is no single array; make it a Dict or Tuple "
-            "of Sequences of Box, Discrete, MultiDiscrete or MultiBinary"
-        )
-    if not isinstance(space, (*LEAF_SPACES, spaces.Sequence, spaces.Text)):
-        kind = type(space).__name__
-        texts = space.dtype is not None and np.dtype(space.dtype).kind == "U"
-        advice = ADVICE.get(
-            "Text" if texts else kind, "map it to Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple first"
-        )
-        raise SchemaError(f"{name}: a {kind} space has no fixed shape and dtype on disk; {advice}")
-    return name
+    kind = type(space).__name__
+    match space:
+        case spaces.Dict() | spaces.Tuple() if not space.spaces:
+            raise SchemaError(f"{name}: a {kind} space needs at least one entry")
+        case spaces.Dict():
+            return {key: tree(sub, f"{name}/{check_key(key, name)}") for key, sub in space.spaces.items()}
+        case spaces.Tuple():
+            return tuple(tree(sub, f"{name}/{position}") for position, sub in enumerate(space.spaces))
+        case spaces.Graph():
+            return tree(_graph(space), name)
+        case spaces.Sequence() if not isinstance(space.feature_space, LEAF_SPACES):
+            raise SchemaError(
+                f"{name}: a Sequence of {type(space.feature_space).__name__} is no single array; make it a Dict or "
+                "Tuple of Sequences of Box, Discrete, MultiDiscrete or MultiBinary"
+            )
+        case _ if isinstance(space, (*LEAF_SPACES, spaces.Sequence, spaces.Text)):
+            return name
+    texts = space.dtype is not None and np.dtype(space.dtype).kind == "U"
+    advice = ADVICE.get(
+        "Text" if texts else kind, "map it to Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple first"
+    )
+    raise SchemaError(f"{name}: a {kind} space has no fixed shape and dtype on disk; {advice}")
 
 
 def _graph(space: spaces.Graph) -> spaces.Dict:
@@ -107,11 +105,6 @@ def _graph(space: spaces.Graph) -> spaces.Dict:
 def is_ragged(space: gymnasium.Space[Any], name: str) -> bool:
     """Tell whether a leaf of a space has values of different lengths."""
     return not all(isinstance(leaf, LEAF_SPACES) for leaf in named_leaves(space, name).values())
-
-
-def longest(space: gymnasium.Space[Any]) -> int | None:
-    """Return the most items that a value of a leaf space has, or None where it says none."""
-    return space.max_length if isinstance(space, spaces.Text) else None
 
 
 def leaves(structure: Tree) -> list[str]:
@@ -191,11 +184,12 @@ def _build(node: Tree, remaining: Iterator[Any]) -> Any:
 
 def column_layout(space: gymnasium.Space[Any], name: str) -> tuple[tuple[int | None, ...], np.dtype[Any]]:
     """Return the shape and dtype of one value of a leaf space; the first axis is None if its length varies."""
-    if isinstance(space, spaces.Text):
-        return (None,), np.dtype(np.int32)  # code points
-    if isinstance(space, spaces.Sequence):
-        shape, dtype = leaf_layout(space.feature_space, name)
-        return (None, *shape), dtype
+    match space:
+        case spaces.Text():
+            return (None,), np.dtype(np.int32)  # code points
+        case spaces.Sequence():
+            shape, dtype = leaf_layout(space.feature_space, name)
+            return (None, *shape), dtype
     return leaf_layout(space, name)
 
 
@@ -283,11 +277,13 @@ def from_json(document: Any) -> gymnasium.Space[Any]:
 
 
 def _elements(document: Any) -> int:
-    if document["kind"] in ("Sequence", "Graph"):
-        return sum(_elements(document[part]) for part in ("item", "node", "edge") if document.get(part))
-    if document["kind"] in ("Dict", "Tuple"):
-        parts = document["spaces"]
-        return sum(map(_elements, parts.values() if document["kind"] == "Dict" else parts))
+    match document["kind"]:
+        case "Sequence" | "Graph":
+            return sum(_elements(document[part]) for part in ("item", "node", "edge") if document.get(part))
+        case "Dict":
+            return sum(map(_elements, document["spaces"].values()))
+        case "Tuple":
+            return sum(map(_elements, document["spaces"]))
     shape = document.get("shape", ())
     if not all(type(size) is int and size > 0 for size in shape):
         raise ValueError(f"the shape {shape!r} must be positive integers")
@@ -295,44 +291,44 @@ def _elements(document: Any) -> int:
 
 
 def _from_json(document: Any) -> gymnasium.Space[Any]:
-    kind = document["kind"]
-    if kind == "Dict":
-        # Keys in their stored order: gymnasium keeps the order of a sequence of pairs.
-        return spaces.Dict([(key, _from_json(sub)) for key, sub in document["spaces"].items()])
-    if kind == "Tuple":
-        return spaces.Tuple([_from_json(sub) for sub in document["spaces"]])
-    if kind == "Box":
-        shape, dtype = tuple(document["shape"]), np.dtype(document["dtype"])
-        if math.prod(shape) * dtype.itemsize > MAX_VALUE_BYTES:
-            raise ValueError(f"shape {shape} of {dtype} is too large")
-        low, high = (_bound_from_json(document[key], shape, dtype) for key in ("low", "high"))
-        return spaces.Box(low, high, shape, cast(Any, dtype.type))
-    if kind == "Discrete":
-        dtype = np.dtype(document["dtype"])
-        if dtype != np.int64 and not TYPED_DISCRETE:
-            raise ValueError(f"Gymnasium {gymnasium.__version__} knows no Discrete spaces of {dtype}; a newer one does")
-        return discrete(document["n"], document["start"], dtype)
-    if kind == "MultiDiscrete":
-        dtype = np.dtype(document["dtype"])
-        start = np.array(document["start"], dtype)
-        return spaces.MultiDiscrete(np.array(document["nvec"]), dtype=cast(Any, dtype.type), start=start)
-    if kind == "MultiBinary":
-        shape = tuple(document["shape"])
-        return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
-    if kind == "Text":
-        return spaces.Text(document["max"], min_length=document["min"], charset=document["characters"])
-    if kind == "Sequence":
-        return spaces.Sequence(_from_json(document["item"]), stack=document["stacked"])
-    if kind == "Graph":
-        edge = document["edge"]
-        return spaces.Graph(cast(Any, _from_json(document["node"])), cast(Any, edge and _from_json(edge)))
-    raise ValueError(f"unknown kind {kind!r}")
+    match document["kind"]:
+        case "Dict":  # in the stored order of the keys: gymnasium keeps that of a sequence of pairs
+            return spaces.Dict([(key, _from_json(sub)) for key, sub in document["spaces"].items()])
+        case "Tuple":
+            return spaces.Tuple([_from_json(sub) for sub in document["spaces"]])
+        case "Box":
+            shape, dtype = tuple(document["shape"]), np.dtype(document["dtype"])
+            if math.prod(shape) * dtype.itemsize > MAX_VALUE_BYTES:
+                raise ValueError(f"shape {shape} of {dtype} is too large")
+            low, high = (_bound_from_json(document[key], shape, dtype) for key in ("low", "high"))
+            return spaces.Box(low, high, shape, cast(Any, dtype.type))
+        case "Discrete":
+            dtype = np.dtype(document["dtype"])
+            if dtype != np.int64 and not TYPED_DISCRETE:
+                raise ValueError(
+                    f"Gymnasium {gymnasium.__version__} knows no Discrete spaces of {dtype}; a newer one does"
+                )
+            return discrete(document["n"], document["start"], dtype)
+        case "MultiDiscrete":
+            dtype = np.dtype(document["dtype"])
+            start = np.array(document["start"], dtype)
+            return spaces.MultiDiscrete(np.array(document["nvec"]), dtype=cast(Any, dtype.type), start=start)
+        case "MultiBinary":
+            shape = tuple(document["shape"])
+            return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+        case "Text":
+            return spaces.Text(document["max"], min_length=document["min"], charset=document["characters"])
+        case "Sequence":
+            return spaces.Sequence(_from_json(document["item"]), stack=document["stacked"])
+        case "Graph":
+            edge = document["edge"]
+            return spaces.Graph(cast(Any, _from_json(document["node"])), cast(Any, edge and _from_json(edge)))
+    raise ValueError(f"unknown kind {document['kind']!r}")
 
 
 def _bound_to_json(bound: np.ndarray[Any, Any]) -> Any:
     values = bound.ravel()
-    same = np.array_equal(values, np.full_like(values, values[0]), equal_nan=values.dtype.kind == "f")
-    if same:
+    if np.array_equal(values, np.full_like(values, values[0]), equal_nan=values.dtype.kind == "f"):
         return _number_to_json(values[0])
     different, places = np.unique(values, return_inverse=True)
     numbers = [_number_to_json(value) for value in different]

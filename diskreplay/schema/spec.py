@@ -144,11 +144,12 @@ def build(
     for what, setting in settings.items():
         if isinstance(setting, Mapping):
             _check_names(what, set(setting), names)
+    given_of = {name: _given(name, obs_names, settings, packets=name in video) for name in names}
     built = tuple(
-        Column(field[0], SPAN_SHAPE, SPAN_DTYPE, CHOSEN)
-        if None in field[1]
-        else Column(field[0], cast(tuple[int, ...], field[1]), field[2], _given(field[0], obs_names, settings))
-        for field in fields
+        Column(name, SPAN_SHAPE, SPAN_DTYPE, CHOSEN)
+        if None in shape
+        else Column(name, cast(tuple[int, ...], shape), dtype, given_of[name])
+        for name, shape, dtype in fields
     )
     padding = Start.ZEROS if stack_padding == "zero" else Start.REPEAT
     return Schema(
@@ -156,11 +157,11 @@ def build(
         finite=check_flag("finite", options["finite"]), continuity=check_continuity(options["continuity"]),
         later=tuple(Column(name, cast(tuple[int, ...], shape), dtype, CHOSEN) for name, shape, dtype in later),
         ragged={
-            field[0]: RaggedColumn(
-                field[0], _items_column(field, field[0] in video, _given(field[0], obs_names, settings)),
-                longest.get(field[0]), video.get(field[0]),
+            name: RaggedColumn(
+                name, Column(f"{ITEMS}/{name}", cast(tuple[int, ...], shape[1:]), dtype, given_of[name]),
+                longest.get(name), video.get(name),
             )
-            for field in fields if None in field[1]
+            for name, shape, dtype in fields if None in shape
         },
     )  # fmt: skip
 
@@ -226,20 +227,13 @@ def _extras(columns: Mapping[str, Any] | None, what: str) -> list[Field]:
     return [_extra(name, value, what) for name, value in (columns or {}).items()]
 
 
-def _items_column(field: Field, encoded: bool, given: Given) -> Column:
-    """Return the array of the items of a ragged column; its rows are items. ``encoded``: they are packets of video."""
-    if encoded and given.codec is None:
-        given = given._replace(codec=Codec("none"))
-    return Column(f"{ITEMS}/{field[0]}", cast(tuple[int, ...], field[1][1:]), field[2], given)
-
-
 def _longest(space: gymnasium.Space[Any], name: str) -> dict[str, int]:
-    found = {key: spaces.longest(leaf) for key, leaf in spaces.named_leaves(space, name).items()}
-    return {key: most for key, most in found.items() if most is not None}
+    leaves = spaces.named_leaves(space, name)
+    return {key: leaf.max_length for key, leaf in leaves.items() if isinstance(leaf, gymnasium.spaces.Text)}
 
 
-def _given(name: str, obs_names: list[str], settings: Mapping[str, Any]) -> Given:
-    """Return what the settings of ``create`` give for a column."""
+def _given(name: str, obs_names: list[str], settings: Mapping[str, Any], packets: bool) -> Given:
+    """Return what the settings of ``create`` give for a column; ``packets`` of video are not compressed again."""
     found = {
         what: setting.get(name) if isinstance(setting, Mapping) else setting if name in obs_names else None
         for what, setting in settings.items()
@@ -247,21 +241,19 @@ def _given(name: str, obs_names: list[str], settings: Mapping[str, Any]) -> Give
     for what in ("chunk_rows", "shard_rows"):
         if found[what] is not None:
             found[what] = check_count(f"{what} of column {name!r}", found[what], most=MAX_SET_ROWS)
-    return Given(found["chunk_rows"], found["shard_rows"], found["codec"] and Codec.parse(found["codec"]))
+    codec = found["codec"] or ("none" if packets else None)
+    return Given(found["chunk_rows"], found["shard_rows"], Codec.parse(codec) if codec else None)
 
 
 def _check_names(what: str, given: set[str], known: list[str]) -> None:
-    unknown = sorted(given - set(known))
-    if unknown:
+    if unknown := sorted(given - set(known)):
         raise InputError(f"{what}: there is no column {unknown[0]!r}; the columns are {known}")
 
 
 def _frames_of(name: str, frame_stack: int | Mapping[str, int]) -> int:
     if isinstance(frame_stack, Mapping):
-        value = frame_stack.get(name, frame_stack.get(name.removeprefix(f"{OBS}/"), 1))
-    else:
-        value = frame_stack
-    return check_count(f"frame_stack of {name!r}", value, most=1024)
+        frame_stack = frame_stack.get(name, frame_stack.get(name.removeprefix(f"{OBS}/"), 1))
+    return check_count(f"frame_stack of {name!r}", frame_stack, most=1024)
 
 
 COLOURS = (3, 4)
@@ -279,25 +271,18 @@ def _stack_of(
     """
     if axis not in ("auto", 0, -1, None):
         raise InputError(f"stack_axis must be 'auto', 0, -1 or None, got {axis!r}")
-    if None in shape and frames > 1:
-        raise SchemaError(
-            f"{name!r} is ragged and cannot have a frame_stack: give the stacks of other leaves by name, as in "
-            "frame_stack={'camera': 4}"
-        )
-    if frames == 1 or axis is None:
-        return Stack(frames), shape
+    if frames == 1 or None in shape:  # of ragged ones the schema takes no stack
+        axis = None
     if axis == "auto":
-        if len(shape) >= 2 and shape[0] == frames:
-            return Stack(frames, 0), shape[1:]
-        if len(shape) >= 3 and shape[-1] == frames:
-            return Stack(frames, -1), shape[:-1]
+        axis = 0 if len(shape) >= 2 and shape[0] == frames else -1 if len(shape) >= 3 and shape[-1] == frames else None
         colours = [at for at in (0, -1) if len(shape) == 3 and shape[at] in [frames * count for count in COLOURS]]
-        if colours:
+        if axis is None and colours:
             raise SchemaError(
                 f"{name!r}: axis {colours[0]} of shape {shape} may hold a stack of {frames} frames of "
                 f"{cast(int, shape[colours[0]]) // frames} channels each; say stack_axis={colours[0]} if it does, "
                 "stack_axis=None if observations are single frames, which are stacked when they are sampled"
             )
+    if axis is None:
         return Stack(frames), shape
     size = shape[axis] if shape else None
     if size is None or size % frames:

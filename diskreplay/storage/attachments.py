@@ -8,12 +8,11 @@ Each chunk has a CRC-32C that is checked when it is read; the checkpoint's docum
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import google_crc32c
 import numpy as np
@@ -42,8 +41,7 @@ def _column(name: str) -> StoredColumn:
     return StoredColumn(name, (), dtype, CHOSEN, checkpoint_arrays.CHUNK_ROWS, SHARD_BYTES, 1, Codec("lz4", 1))
 
 
-@dataclasses.dataclass(frozen=True)
-class Attachment:
+class Attachment(NamedTuple):
     """A file of a checkpoint.
 
     Attributes:
@@ -174,8 +172,7 @@ def verify(files: fs.Files, checkpoint: str, attachment: Attachment) -> None:
         raise CorruptionError(f"the bytes of {path!r} are not those that were written", file=path)
 
 
-@dataclasses.dataclass(frozen=True)
-class Staged:
+class Staged(NamedTuple):
     """The files that are durable and wait for their checkpoint.
 
     Attributes:
@@ -211,7 +208,7 @@ def staged(files: fs.Files, parent: str, given: Given) -> Iterator[Staged]:
     directory = os.path.join(parent, f".tmp-attachments-{secrets.token_hex(4)}")
     try:
         with fs.translate("making", directory, kept=""):
-            metadata.create_group(files, directory)
+            metadata.make(files, directory, metadata.group_document())
         attachments = {name: _written(files, directory, name, one) for name, one in given.items()}
         with fs.translate("making", directory, kept=""):
             files.sync_dir(directory)

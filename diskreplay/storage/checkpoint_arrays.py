@@ -86,7 +86,8 @@ class ArrayWriter:
             self._seal()
         self._end_shard()
         rows = max(1, self._shards) * self._column.shard_rows
-        metadata.write(self._files, self._path, metadata.array_document(self._column, 1, rows))
+        document = metadata.array_document(self._column, 1, rows)
+        fs.write(self._files, os.path.join(self._path, metadata.NAME), metadata.dump(document))
         self._files.sync_dir(self._path)
 
     def _seal(self) -> None:

@@ -15,17 +15,14 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
-from numcodecs import blosc
 from numpy.typing import NDArray
 
 from diskreplay.schema.columns import Codec
-
-# Chunks are encoded as one Blosc block: its thread pool would only cost. zarr-python sets the same.
-blosc.use_threads = False
+from diskreplay.storage import blosc
 
 CRC_BYTES = 4
 ENTRY_BYTES = 16
-OVERHEAD_BYTES = 16 + CRC_BYTES
+OVERHEAD_BYTES = blosc.HEADER_BYTES + CRC_BYTES
 """The bytes of an encoded chunk beyond the decoded one: Blosc's header, the checksum."""
 MISSING = np.iinfo(np.uint64).max
 RESIDUE = 0x48674BC7
@@ -49,14 +46,8 @@ def encode(codec: Codec, values: NDArray[Any]) -> bytes:
 
 def compress(codec: Codec, values: NDArray[Any]) -> bytes:
     """Return the Blosc buffer of a C-contiguous array."""
-    shuffle = blosc.SHUFFLE if values.dtype.kind in "iufc" and values.itemsize > 1 else blosc.NOSHUFFLE
-    flat = values.reshape(-1)
-    if flat.dtype.kind in "bc":
-        # Blosc takes an element's size from the buffer; these kinds have no buffer format that it knows.
-        flat = flat.view(f"V{flat.itemsize}" if flat.dtype.kind == "c" else np.uint8)
-    # One block: Blosc's own choice cuts a chunk of frames, and matches across the cuts are lost.
-    packed: bytes = blosc.compress(flat, codec.name.encode(), codec.level, shuffle, flat.nbytes)
-    return packed
+    shuffle = values.dtype.kind in "iufc" and values.itemsize > 1
+    return blosc.compress(values, codec.name, codec.level, shuffle)
 
 
 def decode(codec: Codec, data: bytes, out: NDArray[Any]) -> None:
@@ -73,7 +64,7 @@ def decode(codec: Codec, data: bytes, out: NDArray[Any]) -> None:
 
 def decompress(data: bytes, out: NDArray[Any], behind: int = 0) -> None:
     """Fill the C-contiguous ``out`` from a Blosc buffer with ``behind`` bytes behind it, or raise DamagedError."""
-    if len(data) < 16 + behind or _sizes(data, 4) != (out.nbytes, len(data) - behind):
+    if len(data) < blosc.HEADER_BYTES + behind or _sizes(data, 4) != (out.nbytes, len(data) - behind):
         raise DamagedError("its Blosc header does not fit the chunk")
     try:
         blosc.decompress(data, out)
@@ -83,7 +74,7 @@ def decompress(data: bytes, out: NDArray[Any], behind: int = 0) -> None:
 
 def decoded_bytes(data: bytes) -> int:
     """Return the decoded bytes of a Blosc buffer by its header, or raise DamagedError if it has none."""
-    if len(data) < 16:
+    if len(data) < blosc.HEADER_BYTES:
         raise DamagedError("it has no Blosc header")
     return int(_sizes(data, 4)[0])
 

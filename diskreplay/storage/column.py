@@ -5,9 +5,10 @@ Reading: chunk ``k`` holds rows ``[k * chunk_rows, (k + 1) * chunk_rows)``; it e
 retained shards. The shards hold the rows below ``stored_rows``. All rows
 from there on, and the newest next observation behind the last of them, are in RAM: the tail holds them on disk.
 
-Writing: rows gather in a write buffer; every ``chunk_rows`` rows it is *sealed*: compressed by background threads and
-kept in RAM until a commit appends it to its shard. A chunk that closing appended partly filled is appended again when
-it has more rows; the bytes of its older version stay in the shard as a hole.
+Writing: rows gather in a write buffer of one chunk or more. When it is full, its chunks are *sealed*: compressed by
+background threads and kept in RAM until a commit appends them to their shards. Rows that leave the window before that
+are not written. A chunk that closing appended partly filled is appended again when it has more rows; the bytes of its
+older version stay in the shard as a hole.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import itertools
 import operator
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay import workers
 from diskreplay.errors import CorruptionError, EvictedError, SchemaError
+from diskreplay.native import core
 from diskreplay.schema.columns import MAX_CHUNK_BYTES, Codec, Column, StoredColumn
 from diskreplay.schema.ring import Ring
 from diskreplay.storage import chunks, handles, metadata
@@ -34,7 +35,14 @@ from diskreplay.storage.commit import Stored
 from diskreplay.storage.handles import Handles
 from diskreplay.workers import Task
 
-GROUPS_A_TASK = 8
+TASK_BYTES = 1 << 20
+"""The bytes of chunks that a thread compresses in one go, or one chunk if it has more."""
+HANDED_ROWS = 64
+"""A write buffer has one chunk of so many rows or more, or, of shorter ones, :data:`HANDED_BYTES`: for these the system
+has large pages. Fresh small ones, which it clears one by one, take longer to come than rows to be copied to them. It
+has no more than :data:`MOST_HANDED_ROWS`: a store may have hundreds of columns of few bytes."""
+HANDED_BYTES = 8 << 20
+MOST_HANDED_ROWS = 1 << 14
 MAX_BACKLOG_BYTES = 128 << 20
 HURRY_BYTES = 16 << 20
 """The decoded bytes that wait for their compression before it is made a light one; see docs/design/0002."""
@@ -43,30 +51,6 @@ MOST_DEAD_BYTES = 1 << 16
 
 Location = tuple[fs.Readable, int, int]
 """The place of a chunk: file, offset, bytes."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Locations:
-    """The places of chunks, whose files stay open as long as this lives.
-
-    Attributes:
-        files: the files.
-        array: ``(3, n)``: the file's position in ``files``, offset, bytes.
-    """
-
-    files: Sequence[fs.Readable]
-    array: NDArray[np.int64]
-
-    @classmethod
-    def none(cls) -> Locations:
-        return cls([], np.empty((3, 0), np.int64))
-
-    def __len__(self) -> int:
-        return len(self.array[0])
-
-    def __getitem__(self, which: int) -> Location:
-        file, offset, size = self.array[:, which].tolist()
-        return self.files[file], offset, size
 
 
 def shard_name(shard: int, column: Column) -> str:
@@ -80,29 +64,14 @@ def shard_number(name: str, column: Column) -> int | None:
     return int(digits) if digits.isdecimal() and shard_name(int(digits), column) == name else None
 
 
-@dataclasses.dataclass
-class Waiting:
-    """A chunk in RAM, with its values ``(groups, *chunk_shape)`` until it is compressed, its bytes from then on."""
+class Held(NamedTuple):
+    """A chunk in RAM: its values ``(groups, *chunk_shape)``, or the bytes of each group if there are none."""
 
     values: NDArray[Any] | None
-    tasks: list[Task[list[bytes]]] = dataclasses.field(default_factory=list)
-    encoded: list[bytes] = dataclasses.field(default_factory=list)
-
-    def settle(self) -> list[bytes]:
-        """Wait for the compression, and return the bytes of each group."""
-        if self.values is not None:
-            self.encoded = [data for task in self.tasks for data in task.result()]
-            self.values = None
-            self.tasks = []
-        return self.encoded
-
-    @property
-    def done(self) -> bool:
-        """True if :meth:`settle` need not wait."""
-        return all(task.done for task in self.tasks)
+    encoded: Sequence[bytes] = ()
 
 
-class ColumnReader:
+class ColumnReader(core.Counted):
     """The committed chunks of one column; all methods raise CorruptionError with the exact place."""
 
     def __init__(
@@ -138,8 +107,8 @@ class ColumnReader:
         self.needed_from = 0
         """The first row that has to be there."""
         self.handles = Handles()
-        self.waiting: dict[int, Waiting] = {}
-        """The chunks in RAM, by number, with rows from ``stored_rows`` on."""
+        self.waiting: dict[int, NDArray[Any]] = {}
+        """The chunks that were made of rows of the tail and shards, ``(groups, *chunk_shape)``, by number."""
         self._rows: list[tuple[int, NDArray[Any]]] = []
         """The rows from ``stored_rows`` on that were read from the tail: the first, and ``(n, num_envs, *shape)``."""
 
@@ -224,10 +193,10 @@ class ColumnReader:
             return -(-self.stored_rows // self.column.chunk_rows)
         return self.stored_rows // self.column.chunk_rows
 
-    def held(self, chunk: int) -> Waiting:
+    def held(self, chunk: int) -> Held:
         """Return a chunk from :attr:`in_ram` on; what of it shards hold is read now."""
-        found = self.waiting.get(chunk)
-        if found is None:
+        values = self.waiting.get(chunk)
+        if values is None:
             values = np.zeros((self.groups, *self.chunk_shape), self.column.dtype)
             first, stop = chunk * self.column.chunk_rows, (chunk + 1) * self.column.chunk_rows
             if first < self.stored_rows:
@@ -238,27 +207,33 @@ class ColumnReader:
                 low, high = max(begin, first, self.stored_rows), min(begin + len(rows), stop)
                 if low < high:
                     slots[low - first : high - first] = rows[low - begin : high - begin].reshape(-1, *slots.shape[1:])
-            found = self.waiting[chunk] = Waiting(values)
-        return found
+            self.waiting[chunk] = values
+        return Held(values)
 
     def shard_path(self, shard: int) -> str:
         return os.path.join(self.directory, shard_name(shard, self.column))
 
     def handle(self, shard: int) -> fs.File:
         """Return the open file of a shard."""
-        return self._hold([shard])[shard]
+        return self.open_shards([shard])[shard]
 
-    def _hold(self, shards: Collection[int], *, ask: bool = True) -> dict[int, fs.File]:
-        """Return the files of the first of these shards: as many as may be read at once, and one at least."""
+    def open_shards(self, shards: Iterable[int], *, besides: int = 0, ask: bool = True) -> dict[int, fs.File]:
+        """Return the files of the first of these shards: as many as may be read at once, and one at least.
+
+        ``besides`` is the number of files that are held for the same batch already.
+        """
         held: dict[int, fs.File] = {}
         opened: dict[int, fs.File] = {}
-        for shard in itertools.islice(shards, handles.POOL.most_held()):
+        for shard in shards:
             file = self.handles.get(shard)
             if file is None:
+                count = besides + len(held)
+                if count and count >= handles.POOL.most_held():
+                    break
                 handles.POOL.make_room(len(opened) + 1)
-                file = self._open(shard, needed=not held)
+                file = self._open(shard, needed=not count)
                 if file is None:
-                    if len(held) > 1 and opened:  # what follows needs a descriptor, too
+                    if count > 1 and opened:  # what follows needs a descriptor, too
                         del held[opened.popitem()[0]]
                     break
                 opened[shard] = file
@@ -301,7 +276,7 @@ class ColumnReader:
 
         ``end`` is one past the last row of the commit that it belongs to; ``ask``, whether it is still current.
         """
-        file = self._hold([shard], ask=ask)[shard]
+        file = self.open_shards([shard], ask=ask)[shard]
         if size is not None:
             return self._read_index(file, shard, size, end)
         return self._read_index(file, shard, self._size(file, shard), end)
@@ -322,34 +297,27 @@ class ColumnReader:
         except OSError as error:
             raise fs.unreadable(self.shard_path(shard), error) from error
 
-    def locate(self, chunk: NDArray[np.int64], group: NDArray[np.int64]) -> Locations:
-        """Return the places of the first of these committed chunks (n,): those that may be read at once."""
-        if not len(chunk):
-            return Locations.none()
-        if int(chunk.min()) < self.entries.begin or int(chunk.max()) >= self.entries.end:
+    def locate(self, chunk: NDArray[np.int64], group: NDArray[np.int64]) -> list[Location]:
+        """Return the places of the first of these committed chunks (n,): those that may be read at once.
+
+        Their files stay open as long as somebody holds them.
+        """
+        if len(chunk) and (int(chunk.min()) < self.entries.begin or int(chunk.max()) >= self.entries.end):
             raise EvictedError(
                 f"chunks {chunk.min()} to {chunk.max()} of column {self.column.name!r} in stream {self.stream!r} are "
                 f"not all retained; the first that is, is {self.entries.begin}"
             )
-        shards = chunk // self.shard_chunks
-        each = shards.tolist()
-        distinct = dict.fromkeys(each)
-        held = self._hold(distinct)  # before the entries: it may find other ones
-        if len(held) < len(distinct):
-            count = next(at for at, shard in enumerate(each) if shard not in held)
-            shards, chunk, group = shards[:count], chunk[:count], group[:count]
-        found = np.zeros((3, len(chunk)), np.int64)
-        if len(held) > 1:
-            known = list(held)
-            first = min(known)
-            position = np.empty(max(known) + 1 - first, np.int64)
-            position[np.array(known) - first] = np.arange(len(known))
-            found[0] = position[shards - first]
-        found[1:] = self.entries.array[chunk % self.entries.length, group].T
-        if found[1].min() < 0:
-            lost = int(chunk[found[1].argmin()])
-            raise self.damage(lost // self.shard_chunks, None, f"chunk {lost} is missing", lost)
-        return Locations(list(held.values()), found)
+        shards = (chunk // self.shard_chunks).tolist()
+        held = self.open_shards(dict.fromkeys(shards))
+        entries = self.entries.array[chunk % self.entries.length, group].tolist()
+        found: list[Location] = []
+        for one, shard, (offset, size) in zip(chunk.tolist(), shards, entries, strict=True):
+            if shard not in held:
+                break
+            if offset < 0:
+                raise self.damage(shard, None, f"chunk {one} is missing", one)
+            found.append((held[shard], offset, size))
+        return found
 
     def decode(self, place: Location, out: NDArray[Any], chunk: int) -> None:
         """Read and decode a chunk that :meth:`locate` found into ``out``, contiguous, of a chunk's size."""
@@ -384,10 +352,17 @@ class ColumnReader:
             places = self.locate(chunk, group)
             for at, one in enumerate(chunk[: len(places)].tolist()):
                 self.decode(places[at], scratch, one)
-                low, high = max(start, one * rows), min(stop, (one + 1) * rows)
-                envs = slice(group[at] * self.group_envs, (group[at] + 1) * self.group_envs)
-                out[low - start : high - start, envs] = scratch[low - one * rows : high - one * rows]
+                self._copy_chunk(one, group[at], scratch, start, stop, out)
             chunk, group = chunk[len(places) :], group[len(places) :]
+
+    def _copy_chunk(
+        self, chunk: int, group: int, values: NDArray[Any], start: int, stop: int, out: NDArray[Any]
+    ) -> None:
+        """Copy those of a chunk's rows that are in ``[start, stop)`` to ``out``, which begins at row ``start``."""
+        first = chunk * self.column.chunk_rows
+        low, high = max(start, first), min(stop, first + self.column.chunk_rows)
+        envs = slice(group * self.group_envs, (group + 1) * self.group_envs)
+        out[low - start : high - start, envs] = values[low - first : high - first]
 
     def _copy_held(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Fill ``out`` with rows that the tail holds."""
@@ -453,9 +428,75 @@ class ShardAppend:
     shard: int
     offset: int
     parts: list[bytes]
-    chunks: list[int]
+    chunks: range
     entries: NDArray[np.int64]
     stored: Stored
+
+
+class WriteBuffer:
+    """Chunks that follow each other, in RAM: their values until all are compressed, and their bytes.
+
+    Args:
+        values: those of the chunks, ``(chunks, groups, *chunk_shape)``.
+        first: the number of the first chunk.
+        begin: the number of the first chunk with rows, which no shard holds.
+
+    Attributes:
+        values: None once all chunks are compressed.
+        sealed: one past the last chunk that is compressed, or is being compressed.
+        encoded: the bytes of each group of the compressed chunks from ``begin`` on.
+        size: the number of these bytes.
+    """
+
+    def __init__(self, values: NDArray[Any], first: int, begin: int) -> None:
+        self.values: NDArray[Any] | None = values
+        self.first, self.stop = first, first + len(values)
+        self.begin = self.sealed = begin
+        self.groups = values.shape[1]
+        self.encoded: list[bytes] = []
+        self.size = 0
+        self._tasks: list[Task[list[bytes]]] = []
+
+    @property
+    def done(self) -> bool:
+        """True if :meth:`settle` need not wait."""
+        return all(task.done for task in self._tasks)
+
+    def seal(self, codec: Codec, stop: int) -> None:
+        """Have the chunks below ``stop`` compressed that are not yet."""
+        assert self.values is not None
+        new = self.values[self.sealed - self.first : stop - self.first].reshape(-1, *self.values.shape[2:])
+        many = max(1, TASK_BYTES // new[0].nbytes)
+        parts = [new[at : at + many] for at in range(0, len(new), many)]
+        tasks = [workers.submit(functools.partial(_encode, codec, part)) for part in parts]
+        self._tasks, self.sealed = self._tasks + tasks, stop
+
+    def settle(self) -> None:
+        """Wait until what is sealed is compressed."""
+        new = [data for task in self._tasks for data in task.result()]
+        self._tasks, self.encoded, self.size = [], self.encoded + new, self.size + sum(map(len, new))
+        if self.sealed == self.stop:
+            self.values = None  # last: a reader looks here first
+
+    def call_off(self) -> None:
+        """Have nothing more compressed: nobody needs the rows any more."""
+        for task in self._tasks:
+            task.call_off()
+        self._tasks = []
+
+    def held(self, chunk: int) -> Held:
+        """Return one of the chunks."""
+        values = self.values  # read once: a commit may replace it by its bytes right now
+        if values is not None:
+            return Held(values[chunk - self.first])
+        at = (chunk - self.begin) * self.groups
+        return Held(None, self.encoded[at : at + self.groups])
+
+    def keep(self, begin: int, sealed: int) -> None:
+        """Forget the bytes of the chunks outside of ``[begin, sealed)``."""
+        begin, sealed = max(begin, self.begin), min(sealed, self.sealed)
+        self.encoded = self.encoded[(begin - self.begin) * self.groups : (sealed - self.begin) * self.groups]
+        self.begin, self.sealed, self.size = begin, sealed, sum(map(len, self.encoded))
 
 
 class ColumnWriter(ColumnReader):
@@ -472,21 +513,31 @@ class ColumnWriter(ColumnReader):
             )
         self.append_at = 0
         """The bytes of the last shard's file: what is added stands behind them."""
-        self._unsettled: collections.deque[Waiting] = collections.deque()
-        self._counted = 0, 0
-        """The first chunk that :meth:`waiting_bytes` has not counted yet, and the bytes of those before it."""
+        self.buffers: dict[int, WriteBuffer] = {}
+        """The write buffers with rows that no shard holds; row ``n`` stands in that of ``n // buffer_rows``."""
+        self._unsettled: collections.deque[WriteBuffer] = collections.deque()
+
+    def lay_out(self, column: StoredColumn) -> None:
+        super().lay_out(column)
+        many = self.groups == 1 and column.chunk_rows < HANDED_ROWS
+        most = -(-MOST_HANDED_ROWS // column.chunk_rows)
+        self.buffer_chunks = min(-(-HANDED_BYTES // self.decoded_bytes), most) if many else 1
+        self.buffer_rows = self.buffer_chunks * column.chunk_rows
+        """The rows of the write buffer; row ``n`` stands at ``n % buffer_rows``."""
 
     def _fresh(self) -> None:
-        """Make a new write buffer, for the chunk of row ``end``."""
-        self._write_into(np.empty((self.groups, *self.chunk_shape), self.column.dtype))
+        """Go on in a new write buffer, from the chunk of row ``end`` on."""
+        values = np.empty((self.buffer_chunks, self.groups, *self.chunk_shape), self.column.dtype)
+        first = self.end // self.column.chunk_rows
+        self.buffers[first // self.buffer_chunks] = WriteBuffer(values, first - first % self.buffer_chunks, first)
+        self._write_to(values)
 
-    def _write_into(self, buffer: NDArray[Any]) -> None:
-        """Make ``buffer`` (groups, *chunk_shape) the write buffer; ``slots[i]`` takes row ``i``, all environments."""
-        self.buffer = buffer
-        self.waiting[self.end // self.column.chunk_rows] = Waiting(buffer)
-        slots = self._slots(buffer)
-        self.slots: NDArray[Any] = slots
-        self.single: NDArray[Any] = slots[:, 0] if self.num_envs == 1 else slots
+    def _write_to(self, values: NDArray[Any]) -> None:
+        """Have rows written to an array ``(buffer_chunks, groups, *chunk_shape)``: ``slots[i]`` takes row ``i``."""
+        self.buffer = values
+        together = values.reshape(1, self.buffer_rows, *self.chunk_shape[1:]) if self.groups == 1 else values[0]
+        self.slots: NDArray[Any] = self._slots(together)
+        self.single: NDArray[Any] = self.slots[:, 0] if self.num_envs == 1 else self.slots
         """The slots, without the environment's axis when there is only one environment."""
 
     def _slots(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -506,19 +557,17 @@ class ColumnWriter(ColumnReader):
         first = max(self.stored_rows, min(self.needed_from, end)) // rows * rows
         values = self.read_rows(first, end + newest)
         self._rows.clear()
-        self.waiting.clear()
         self.end = first
         self._fresh()
         self.append(values[: end - first, 0] if self.num_envs == 1 else values[: end - first])
         if newest:
-            self.slots[end % rows] = values[-1]
+            self.slots[end % self.buffer_rows] = values[-1]
         self.committed = end
         self.append_at = self.stored.size if self.stored is not None else 0
-        self._count_anew()
 
     def _copy_held(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Fill ``out`` with rows in RAM: until :meth:`resume`, with those that were read from the tail."""
-        if not self.waiting:
+        if not self.buffers:
             return super()._copy_held(start, stop, out)
         rows = self.column.chunk_rows
         for chunk in range(start // rows, -(-stop // rows)):
@@ -526,38 +575,49 @@ class ColumnWriter(ColumnReader):
             slots = self._slots(self._values(chunk))
             out[low - start : high - start] = slots[low - chunk * rows : high - chunk * rows]
 
+    def held(self, chunk: int) -> Held:
+        return self.buffers[chunk // self.buffer_chunks].held(chunk)
+
     def _values(self, chunk: int) -> NDArray[Any]:
         """Return the values ``(groups, *chunk_shape)`` of a chunk in RAM, decoded if it is only compressed."""
-        waiting = self.waiting[chunk]
-        if (values := waiting.values) is None:
-            values = np.empty_like(self.buffer)
-            for group, data in enumerate(waiting.encoded):
+        values, encoded = self.held(chunk)
+        if values is None:
+            values = np.empty((self.groups, *self.chunk_shape), self.column.dtype)
+            for group, data in enumerate(encoded):
                 chunks.decode(self.column.codec, data, values[group])
         return values
 
-    def advance(self, hurry: bool = False) -> None:
-        """Go on to the next slot once row ``end`` is in its own, and seal the chunk when it is full.
+    def advance(self, hurry: bool = False, floor: int = 0) -> None:
+        """Go on to the next slot once row ``end`` is in its own; seal the chunks of the write buffer when it is full.
 
-        ``hurry`` has the chunk compressed lightly where many others wait to be compressed.
+        Args:
+            hurry: True to have the chunks compressed lightly where many others wait to be compressed.
+            floor: the first row that the window needs; what is not written by now of those before it never will be.
         """
         self.end += 1
-        if self.end % self.column.chunk_rows:
-            return
-        values = self.buffer
-        batches = [values[i : i + GROUPS_A_TASK] for i in range(0, self.groups, GROUPS_A_TASK)]
-        behind = hurry and len(self._unsettled) * values.nbytes > HURRY_BYTES
-        codec = self.column.codec.lightest if behind else self.column.codec
-        sealed = self.waiting[self.end // self.column.chunk_rows - 1]
-        sealed.tasks = [workers.submit(functools.partial(_encode, codec, batch)) for batch in batches]
-        self._unsettled.append(sealed)
-        while self._unsettled and (self._unsettled[0].done or len(self._unsettled) * values.nbytes > MAX_BACKLOG_BYTES):
+        if not self.end % self.buffer_rows:
+            self._seal(hurry, floor)
+            self._fresh()
+
+    def _seal(self, hurry: bool = False, floor: int = 0) -> None:
+        """Have the full chunks compressed that are not yet, and forget the write buffers before row ``floor``."""
+        full = self.end // self.column.chunk_rows
+        newest = self.buffers.get((full - 1) // self.buffer_chunks)
+        if newest is not None and newest.sealed < full:
+            behind = hurry and len(self._unsettled) * self.buffer.nbytes > HURRY_BYTES
+            newest.seal(self.column.codec.lightest if behind else self.column.codec, full)
+            self._unsettled.append(newest)
+        for number in [number for number in self.buffers if (number + 1) * self.buffer_rows <= floor]:
+            self.buffers.pop(number).call_off()
+        while self._unsettled and (
+            self._unsettled[0].done or len(self._unsettled) * self.buffer.nbytes > MAX_BACKLOG_BYTES
+        ):
             self._unsettled[0].settle()
             self._unsettled.popleft()
-        self._fresh()
 
     def append(self, values: NDArray[Any]) -> None:
         """Put rows ``(n, [num_envs,] *shape)`` behind the others; ``rewind`` takes them back."""
-        rows = self.column.chunk_rows
+        rows = self.buffer_rows
         while len(values):
             at = self.end % rows
             part, values = values[: rows - at], values[rows - at :]
@@ -570,51 +630,61 @@ class ColumnWriter(ColumnReader):
 
     def waiting_bytes(self) -> int:
         """Return the encoded bytes in RAM of the chunks that are compressed and in no shard."""
-        chunk, count = self._counted
-        while (sealed := self.waiting.get(chunk)) is not None and sealed.values is None:
-            count += sum(map(len, sealed.encoded))
-            chunk += 1
-        self._counted = chunk, count
-        return count
-
-    def _count_anew(self) -> None:
-        """Begin to count waiting bytes at the first chunk in RAM."""
-        self._counted = min(self.waiting), 0
+        return sum(buffer.size for buffer in self.buffers.values())
 
     def rewind(self, end: int) -> None:
         """Take back the rows from ``end`` on, none of which is committed; interrupted, it can be done again."""
-        self._count_anew()
         first = end // self.column.chunk_rows
-        if first < self.end // self.column.chunk_rows:  # its chunk was filled: it becomes the write buffer again
-            values = self._values(first)
-            self.end = end
-            self._write_into(values)
-            for chunk in [chunk for chunk in self.waiting if chunk > first]:
-                del self.waiting[chunk]
+        if first < self.end // self.column.chunk_rows:  # its chunk was filled: its write buffer is written again
+            number = first // self.buffer_chunks
+            buffer = self.buffers[number]
+            buffer.settle()
+            if buffer.values is None:
+                values = np.empty((self.buffer_chunks, self.groups, *self.chunk_shape), self.column.dtype)
+                for chunk in range(buffer.begin, first + 1):
+                    values[chunk - buffer.first] = self._values(chunk)
+                buffer.values = values
+            buffer.keep(buffer.begin, first)
+            for later in [later for later in self.buffers if later > number]:
+                del self.buffers[later]
+            self._write_to(buffer.values)
         self.end = min(self.end, end)
 
-    def full(self) -> list[tuple[int, list[bytes]]]:
-        """Return the chunks in RAM that are full, and the bytes of each group."""
-        full = self.end // self.column.chunk_rows
-        return [(chunk, sealed.settle()) for chunk, sealed in sorted(self.waiting.items()) if chunk < full]
+    def full(self, floor: int = 0) -> tuple[int, list[bytes]]:
+        """Return the chunks in RAM that are full and not wholly before row ``floor``.
 
-    def partial(self) -> list[tuple[int, list[bytes]]]:
-        """Return the last chunk, and the bytes of each group, if it has rows that no shard holds."""
-        filled = self.end % self.column.chunk_rows
+        These are the number of the first, and the bytes of each group of it and of those that follow.
+        """
+        self._seal(floor=floor)
+        parts: list[bytes] = []
+        for buffer in self.buffers.values():
+            buffer.settle()
+            parts += buffer.encoded[max(0, floor // self.column.chunk_rows - buffer.begin) * self.groups :]
+        self._unsettled.clear()
+        return self.end // self.column.chunk_rows - len(parts) // self.groups, parts
+
+    def partial(self) -> list[bytes]:
+        """Return the bytes of each group of the last chunk if it has rows that no shard holds, else nothing."""
+        chunk, filled = divmod(self.end, self.column.chunk_rows)
         if not filled or self.end == self.stored_rows:
             return []
-        values = self.buffer.copy()
+        values = self.buffer[chunk % self.buffer_chunks].copy()
         values[:, filled:] = 0
-        return [(self.end // self.column.chunk_rows, _encode(self.column.codec, values))]
+        return _encode(self.column.codec, values)
 
-    def stage(self, added: list[tuple[int, list[bytes]]]) -> list[ShardAppend]:
-        """Return what a commit must append so that these chunks are in shards; nothing is changed."""
-        shards: dict[int, list[tuple[int, list[bytes]]]] = {}
-        for chunk, encoded in added:
-            shards.setdefault(chunk // self.shard_chunks, []).append((chunk, encoded))
-        return [self._append(shard, new) for shard, new in shards.items()]
+    def stage(self, first: int, parts: list[bytes]) -> list[ShardAppend]:
+        """Return what a commit must append so that chunks are in shards, as :meth:`full` gives them; change nothing."""
+        stop, appended = first + len(parts) // self.groups, []
+        while first < stop:
+            end = min(stop, (first // self.shard_chunks + 1) * self.shard_chunks)
+            count = (end - first) * self.groups
+            appended.append(self._append(range(first, end), parts[:count]))
+            first, parts = end, parts[count:]
+        return appended
 
-    def _append(self, shard: int, new: Sequence[tuple[int, list[bytes]]]) -> ShardAppend:
+    def _append(self, new: range, parts: list[bytes]) -> ShardAppend:
+        """Return what must be appended to a shard so that it has new chunks."""
+        shard = new[0] // self.shard_chunks
         goes_on = self.stored is not None and shard == self.stored.shard
         offset = self.append_at if goes_on else 0
         first = shard * self.shard_chunks
@@ -622,16 +692,14 @@ class ColumnWriter(ColumnReader):
         low, high = max(first, self.entries.begin), min(first + self.shard_chunks, self.entries.end)
         if goes_on and low < high:
             index[low - first : high - first] = self.entries.span(low, high)
-        sizes = np.array([[len(data) for data in encoded] for _, encoded in new], np.int64)
+        sizes = np.array(list(map(len, parts)), np.int64).reshape(len(new), self.groups)
         ends = offset + np.cumsum(sizes).reshape(sizes.shape)
-        numbers = [chunk for chunk, _ in new]
         entries = np.stack([ends - sizes, sizes], axis=2)
-        index[np.array(numbers) - first] = entries
-        parts = [data for _, encoded in new for data in encoded]
-        rows = min(self.end, (numbers[-1] + 1) * self.column.chunk_rows)
+        index[new.start - first : new.stop - first] = entries
+        rows = min(self.end, new.stop * self.column.chunk_rows)
         parts.append(chunks.encode_index(index, self.seal(shard, rows)))
         stored = Stored.of(self.column, shard, offset + sum(map(len, parts)), rows)
-        return ShardAppend(shard, offset, parts, numbers, entries, stored)
+        return ShardAppend(shard, offset, parts, new, entries, stored)
 
     def mostly_dead(self, appended: ShardAppend) -> bool:
         """Tell whether more than half of a shard, and 64 kB, would be dead with what is appended."""
@@ -641,8 +709,11 @@ class ColumnWriter(ColumnReader):
         alive += appended.entries[:, :, 1].sum() + self.index_bytes
         return bool(appended.stored.size - alive > max(MOST_DEAD_BYTES, appended.stored.size // 2))
 
-    def publish(self, appended: list[ShardAppend], end: int) -> None:
-        """Take the rows below ``end`` for durable, and read those that were appended from shards from now on."""
+    def publish(self, appended: list[ShardAppend], end: int, floor: int) -> None:
+        """Take the rows below ``end`` for durable, and read those that were appended from shards from now on.
+
+        Compressed chunks before row ``floor``, which nobody needs any more, are forgotten.
+        """
         for append in appended:
             first = append.chunks[0]
             if first > self.entries.end or not self.entries.end:  # the chunks before it were never needed
@@ -655,18 +726,22 @@ class ColumnWriter(ColumnReader):
         self.committed = end
         if appended:
             self.stored_rows = appended[-1].stored.rows  # only now: until here these rows were read from RAM
-            for chunk in [chunk for chunk in self.waiting if chunk <= appended[-1].chunks[-1]]:
-                if (chunk + 1) * self.column.chunk_rows <= self.stored_rows:
-                    del self.waiting[chunk]
-        self._count_anew()
+            for number in [number for number in self.buffers if (number + 1) * self.buffer_rows <= self.stored_rows]:
+                del self.buffers[number]
+        first = max(self.stored_rows, floor) // self.column.chunk_rows
+        for buffer in self.buffers.values():
+            if buffer.begin < (kept := min(first, buffer.sealed)):
+                buffer.keep(kept, buffer.sealed)
 
     def describe(self, shard: int) -> None:
         """Make the array's document hold ``shard``, and its layout, before its first shard has a name."""
         rows = (shard + 1) * self.column.shard_rows
-        document = metadata.array_document(self.column, self.num_envs, rows)
-        if self.stored is not None or metadata.read(self.files, self.directory) != document:
-            metadata.write(self.files, self.directory, document)
+        if self.stored is None:
+            wanted = metadata.array_document(self.column, self.num_envs, rows)
+            if metadata.read(self.files, self.directory) == wanted:
+                return
+        metadata.write_array(self.files, self.directory, self.column, self.num_envs, rows)
 
 
-def _encode(codec: Codec, groups: NDArray[Any]) -> list[bytes]:
+def _encode(codec: Codec, groups: Iterable[NDArray[Any]]) -> list[bytes]:
     return [chunks.encode(codec, values) for values in groups]

@@ -8,6 +8,7 @@ it for the last shard and for the tail, never a file's length; the shards before
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import time
 from collections.abc import Iterable
@@ -206,12 +207,25 @@ class Commit:
         for path in arrays:
             name = table_of(path)
             stored[name] = min(stored.get(name, self.stored_rows(path)), self.stored_rows(path))
-        end = max(0, stored.pop(ROWS) - 1)
-        tables = {ROWS: rows_table(min(self.begin, end), end, context)}
-        for name, last in stored.items():
-            first = min(self.table(name).begin, last)
-            tables[name] = Table(first, last, first)
+        stored[ROWS] = max(0, stored[ROWS] - 1)
+        tables = {name: _from_on(name, self.table(name).begin, end, context) for name, end in stored.items()}
         return dataclasses.replace(self, tables=tables, tail=NO_TAIL)
+
+    def kept_by(self, newer: Commit, context: int) -> Commit:
+        """Return the same commit without the entries, and shards, that a newer one does not need any more."""
+        begins = {name: max(table.begin, newer.table(name).begin) for name, table in self.tables.items()}
+        tables = {name: _from_on(name, begins[name], table.end, context) for name, table in self.tables.items()}
+        kept = dataclasses.replace(self, tables=tables, capacity=newer.capacity)
+        arrays = {path: stored for path, stored in self.arrays.items() if stored.rows > kept.of(path).needed_from}
+        return dataclasses.replace(kept, arrays=arrays)
+
+    def is_said_by(self, record: bytes, file: str) -> bool:
+        """Tell whether a record, JSON of which ``file`` has, says the same rows; raise CorruptionError."""
+        try:
+            said = Commit.from_json(json.loads(record), file)
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(file, error) from error
+        return (said.to_json()["tables"], said.arrays) == (self.to_json()["tables"], self.arrays)
 
     def column(self, path: str, column: Column) -> StoredColumn:
         """Return a column of the schema as the array at ``path`` has it, or would have it now."""
@@ -314,6 +328,12 @@ class Commit:
 def rows_table(begin: int, end: int, context: int) -> Table:
     """Return the table of rows; ``context`` rows before the window are needed, or before an empty one's newest row."""
     return Table(begin, end, max(0, min(begin, end - 1) - context))
+
+
+def _from_on(name: str, begin: int, end: int, context: int) -> Table:
+    """Return a table of which the entries from ``begin`` on are needed, if there are any before ``end``."""
+    first = min(begin, end)
+    return rows_table(first, end, context) if name == ROWS else Table(first, end, first)
 
 
 def _counts(what: str, given: Any, length: int) -> list[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import os
 import pathlib
 import secrets
@@ -211,7 +212,19 @@ def translate(action: str, path: str, kept: str = "the last commit is intact") -
             after += ", or open it with mode='r'"
         raise kind(
             error.errno, f"{action} {path!r} failed: {os.strerror(error.errno) if error.errno else error}; {after}"
-        ) from error
+        ) from _as_raised(error)
+
+
+def _as_raised(error: OSError) -> OSError:
+    """Return an error whose traceback is that of the block it comes from, without the context managers that got it.
+
+    From Python 3.12 on the frame of such a generator refers to the one that handed it the error, and so to the error.
+    This cycle would keep the buffer, which is in the block's frames, and its lock until the garbage collector runs.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_flags & inspect.CO_GENERATOR:
+        trace = trace.tb_next
+    return error.with_traceback(trace)
 
 
 def unreadable(path: str, error: OSError) -> OSError:
@@ -274,7 +287,7 @@ def translate_reads(path: str) -> Iterator[None]:
     except (DiskReplayError, FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable(path, error) from _as_raised(error)
 
 
 def write(files: Files, path: str, data: bytes) -> None:
@@ -291,6 +304,14 @@ def replace(files: Files, path: str, data: bytes, temporary: str | None = None) 
     write(files, temporary, data)
     files.rename(temporary, path)
     files.sync_dir(os.path.dirname(path))
+
+
+def sync_tree(files: Files, path: str) -> None:
+    """Make the names in a directory durable, and those in the directories below it."""
+    for below in (os.path.join(path, name) for name in files.list(path)):
+        if files.kind(below) == "directory":
+            sync_tree(files, below)
+    files.sync_dir(path)
 
 
 def make_dirs(files: Files, path: str) -> None:

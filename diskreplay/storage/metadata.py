@@ -8,6 +8,7 @@ checksum, which binds them to their group, too.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from typing import Any
@@ -101,11 +102,29 @@ def array_document(column: StoredColumn, num_envs: int, rows: int) -> dict[str, 
     }
 
 
-def dump(document: dict[str, Any], what: str = "the document") -> bytes:
-    """Return a document's bytes; raise InputError if they are more than is read back."""
+@functools.lru_cache(1024)
+def _array_parts(column: StoredColumn, num_envs: int) -> list[bytes]:
+    """Return what stands before and behind the number of rows in an array's document."""
+    return dump(array_document(column, num_envs, -1)).split(b"-1", 1)
+
+
+def write_array(files: fs.Files, directory: str, column: StoredColumn, num_envs: int, rows: int) -> None:
+    """Write an array's document, as :func:`write` does; in those of one array only the rows differ."""
+    before, behind = _array_parts(column, num_envs)
+    fs.replace(files, os.path.join(directory, NAME), b"%b%d%b" % (before, rows, behind))
+
+
+def compact(document: dict[str, Any], what: str) -> bytes:
+    """Return a document's bytes, without spaces; raise InputError if they are more than is read back."""
     data = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
     if len(data) > MAX_BYTES:
         raise InputError(f"{what} would take {len(data):,} bytes; at most {MAX_BYTES:,} are read back")
+    return data
+
+
+def dump(document: dict[str, Any], what: str = "the document") -> bytes:
+    """Return a document's bytes, indented if it is small, with errors as :func:`compact`."""
+    data = compact(document, what)
     if len(data) > INDENTED_BYTES:
         return data
     indented = json.dumps(document, indent=1, allow_nan=False).encode()
@@ -148,11 +167,10 @@ def write(files: fs.Files, directory: str, document: dict[str, Any]) -> None:
     fs.replace(files, os.path.join(directory, NAME), dump(document))
 
 
-def create_group(files: fs.Files, directory: str, attributes: dict[str, Any] | None = None, node: str = "") -> None:
-    """Make a directory that is a Zarr group, with arguments as :func:`group_document`."""
+def make(files: fs.Files, directory: str, document: dict[str, Any]) -> None:
+    """Make the directory of a node and its document, whose names are the caller's to sync."""
     files.mkdir(directory)
-    write(files, directory, group_document(attributes, node))
-    files.sync_dir(os.path.dirname(directory))
+    fs.write(files, os.path.join(directory, NAME), dump(document))
 
 
 def read(files: fs.Files, directory: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Paths as callers give them: text that the system takes, or InputError."""
+"""Paths and URLs as callers give them: text that the system takes, or that names a remote store, or InputError."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ SCHEMES = frozenset((
     "s3a", "s3n", "sftp", "ssh", "wasb", "wasbs",
 ))  # fmt: skip
 """The first words of addresses; the rest of one may be mistyped."""
+REMOTE_SCHEMES = ("s3", "gs", "az", "file")
+"""The first words of URLs of stores."""
 
 
 def check_no_secret(path: object) -> None:
     """Raise InputError, which repeats nothing, if a path is an address with credentials, mistyped or not."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
-    found = re.match(r"\s*([A-Za-z][\w+.-]+)?\s*([:;]*)\s*([/\\]*)", text) if isinstance(text, str) else None
-    if not isinstance(text, str) or found is None:
+    if not isinstance(text, str) or not ("@" in text or "?" in text):
         return
+    found = re.match(r"\s*([A-Za-z][\w+.-]+)?\s*([:;]*)\s*([/\\]*)", text)
+    assert found is not None, "all parts may be empty"
     word, colon, slashes = found.groups("")
     known = word.lower() in SCHEMES
     rest = text[found.end() :]
@@ -58,7 +61,7 @@ def checked_path(path: PathLike, what: str = "path") -> str:
 def on_this_machine(path: PathLike) -> str:
     """Return ``path`` as text; raise InputError if no file can have that name, or if it is a URL."""
     text = checked_path(path)
-    if re.match(r"[A-Za-z][\w+.-]+://", text):
+    if "://" in text and re.match(r"[A-Za-z][\w+.-]+://", text):
         scheme = text.partition("://")[0]
         raise InputError(f"a path on this machine is needed, got a URL of the kind {scheme}://")
     return text
@@ -67,3 +70,36 @@ def on_this_machine(path: PathLike) -> str:
 def full_path(path: PathLike) -> str:
     """Return ``path`` from the root on; links stay as they are, so that the user may move them."""
     return os.path.abspath(on_this_machine(path))  # resolve() would follow links
+
+
+def is_url(path: object) -> bool:
+    """Tell URLs (``s3://``, ``gs://``, ``az://``, ``file://``) from paths; raise InputError for secrets in them."""
+    check_no_secret(path)
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    return isinstance(text, str) and "://" in text and text.partition("://")[0] in REMOTE_SCHEMES
+
+
+def checked_url(url: object) -> str:
+    """Return a URL without a slash at its end; raise InputError if it names no place for a store."""
+    check_no_secret(url)
+    text = os.fspath(url) if isinstance(url, str | os.PathLike) else url
+    if not isinstance(text, str) or "://" not in text:
+        raise InputError(f"a remote store is named by a URL such as s3://bucket/pong.replay, got {url!r}")
+    scheme, _, rest = text.partition("://")
+    bucket, _, place = rest.strip("/").partition("/")
+    if "@" in bucket or "?" in text or "#" in text:
+        raise InputError("a URL of a remote store holds no credentials and no query; set them in the environment")
+    if scheme not in REMOTE_SCHEMES:
+        raise InputError(
+            f"URLs of remote stores begin with {', '.join(f'{s}://' for s in REMOTE_SCHEMES)}, got {url!r}"
+        )
+    if any(part in ("", ".", "..") for part in rest.strip("/").split("/")) or not (place or scheme == "file"):
+        raise InputError(
+            f"name a place in the bucket, such as {scheme}://{bucket or 'bucket'}/pong.replay, got {url!r}"
+        )
+    return text.rstrip("/")
+
+
+def named(path: PathLike) -> str:
+    """Return the full name of a store at a path or under a URL."""
+    return checked_url(path) if is_url(path) else full_path(path)

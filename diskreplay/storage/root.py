@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 from diskreplay.errors import (
@@ -30,6 +31,8 @@ COPY = "root.json"
 COPIES = 16
 """The streams that have a copy: those with the lowest numbers."""
 Attributes = dict[str, Any]
+Reading = Callable[[fs.Files, str], tuple[Attributes, str | None]]
+"""The reading of the store at a path: our attributes, and the copy that they are from, None if from the root."""
 
 
 def document(schema: Schema, settings: dict[str, Any]) -> dict[str, Any]:

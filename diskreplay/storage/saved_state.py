@@ -86,7 +86,7 @@ def replace(writer: StreamWriter, state: Checkpoint, values: dict[str, NDArray[A
         if metadata.NAME not in files.list(place):
             files.sync_dir(writer.scratch)  # the directory is new; a program that was killed may have made it
         if values:
-            metadata.create_group(files, temporary)
+            metadata.make(files, temporary, metadata.group_document())
             checkpoint_arrays.write(files, temporary, values)
             files.sync_dir(temporary)
             files.rename(temporary, os.path.join(place, state.id))

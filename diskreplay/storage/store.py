@@ -142,15 +142,15 @@ class PartialStore:
 class Store:
     """An open store directory, which holds no locks and no rows."""
 
-    def __init__(self, path: str, files: fs.Files) -> None:
-        """Open the store at ``path``.
+    def __init__(self, path: str, files: fs.Files, read_root: root.Reading = root.read) -> None:
+        """Open the store at ``path``, whose root ``read_root`` reads.
 
         Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
         """
         exits.catch_up()  # a buffer that the collector found may still hold a lock
         self.path = path
         self.files = files
-        self.attributes, self.root_copy = root.read(files, path)
+        self.attributes, self.root_copy = read_root(files, path)
         """Our attributes of the root, and the copy that they are from where its document cannot be read."""
         self.schema = Schema.from_json(self.attributes.get("schema"))
         settings = self.attributes.get("settings")
@@ -179,8 +179,8 @@ class Store:
         schema = dataclasses.replace(schema, identity=part.identity)
         document = root.document(schema, settings)
         try:
-            metadata.dump(document, "the store's description")
-            metadata.dump(stream.largest_record(schema).to_json(), "a commit of so many columns")
+            metadata.compact(document, "the store's description")
+            metadata.compact(stream.largest_record(schema).to_json(), "a commit of so many columns")
         except InputError as error:
             raise SchemaError(
                 f"{error}: give a Box one bound for all elements (low=0, high=255), and the store fewer columns"
@@ -191,13 +191,15 @@ class Store:
             temporaries.sweep(files, parent, name)
             temporary, lock = temporaries.take(files, parent, name)
             try:
-                metadata.write(files, temporary, document)
-                metadata.create_group(files, os.path.join(temporary, STREAMS))
-                metadata.create_group(files, os.path.join(temporary, CHECKPOINTS))
+                fs.write(files, os.path.join(temporary, metadata.NAME), metadata.dump(document))
+                for group in (STREAMS, CHECKPOINTS):
+                    metadata.make(files, os.path.join(temporary, group), metadata.group_document())
                 first = Commit.first(part.number, part.num_envs, part.capacity)
                 place = os.path.join(temporary, STREAMS, first_stream)
                 beside = {STORE_LOCK: b"", **root.copy(document), **part.notes}
                 stream.create(files, place, schema, first, first_stream, beside)
+                for directory in (os.path.join(temporary, STREAMS), os.path.join(temporary, CHECKPOINTS), temporary):
+                    files.sync_dir(directory)
                 claim(document)
                 files.rename(temporary, path)
             except BaseException as error:
@@ -229,10 +231,10 @@ class Store:
         return list(self.newest_commits())
 
     def has_stream(self, name: str) -> bool:
-        """Tell whether there is a stream of that name, without a look at others."""
+        """Tell whether there is a stream of that name; where it has no record, which may be lost, all are listed."""
         file = os.path.join(self.stream_path(check_key(name, "stream")), metadata.NAME)
         with fs.translate_reads(file):
-            return self.files.size(file) is not None
+            return self.files.size(file) is not None or name in self._streams_there()
 
     def newest_commits(self, writer: StreamWriter | None = None) -> dict[str, Commit]:
         """Return the newest commit of each stream by name, in the order of their numbers; a writer has its own."""
@@ -423,9 +425,13 @@ class Store:
         columns = self.schema.arrays | self.schema.logs
         return stream.open_columns(self.files, self.stream_path(name), self.schema, commit, ColumnReader, columns)
 
-    def read_tail(self, name: str, commit: Commit) -> list[tail.Part]:
-        """Return all that the tail of a commit holds; raise CorruptionError if it cannot be read."""
+    def read_tail(self, name: str, commit: Commit) -> tail.Read:
+        """Return what the tail of a commit holds; raise CorruptionError if it cannot be read."""
         return stream.read_tail(self.files, self.stream_path(name), self.schema, commit)
+
+    def commit_before_damage(self, name: str, commit: Commit) -> Commit | None:
+        """Return the commit of the last whole block of a damaged tail, as far as ``commit`` needs it, or None."""
+        return stream.commit_before_damage(self.files, self.stream_path(name), self.schema, commit)
 
     def cuts(self, name: str) -> list[Commit]:
         """Return the commits of a stream that checkpoints hold."""

@@ -21,7 +21,7 @@ import dataclasses
 import errno
 import functools
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from diskreplay import forks
@@ -35,6 +35,7 @@ from diskreplay.errors import (
     warn_outside,
 )
 from diskreplay.interrupts import held_back
+from diskreplay.native import core
 from diskreplay.schema.columns import PATCH_TABLE, START, Column, Schema
 from diskreplay.storage import chunks, metadata, tail
 from diskreplay.storage import files as fs
@@ -94,11 +95,11 @@ class _Stream(Generic[AnyColumn]):
         self.items = {name: self.columns[ragged.items.name] for name, ragged in schema.ragged.items()}
         """The items of each ragged column, by its name."""
         self._observed = {column.name for column in schema.obs_columns}
-        metadata.check_no_link(files, *(os.path.join(path, below) for below in (*self.columns, *groups(schema))))
+        metadata.check_no_link(files, *(os.path.join(path, below) for below in (*self.columns, *groups(schema.arrays))))
 
     def load(self, commit: Commit) -> None:
         """Take over a commit record, and read the rows of the tail and the indexes that it adds."""
-        parts = self._read_tail(commit)
+        parts = self._read_tail(commit).parts
         for path, column in self.columns.items():
             table = commit.of(path)
             stored = commit.arrays.get(path)
@@ -118,7 +119,7 @@ class _Stream(Generic[AnyColumn]):
         """Tell whether an array has the newest next observation behind its last row."""
         return commit.end > 0 and path in self._observed
 
-    def _read_tail(self, commit: Commit) -> list[tail.Part]:
+    def _read_tail(self, commit: Commit) -> tail.Read:
         """Return what a commit's tail holds beyond what is in RAM; it is opened before any other file."""
         number, size, _ = commit.tail
         known = self._tail.size if number == self._tail.number and size >= self._tail.size else 0
@@ -151,16 +152,20 @@ class StreamReader(_Stream[ColumnReader]):
 
     Args:
         timeline: the timeline of the newest commit when ``commit`` was read; a checkpoint's own may be older.
+        kind: what reads the arrays.
     """
 
-    def __init__(self, files: fs.Files, path: str, schema: Schema, commit: Commit, timeline: int) -> None:
+    def __init__(
+        self, files: fs.Files, path: str, schema: Schema, commit: Commit, timeline: int,
+        kind: type[ColumnReader] = ColumnReader,
+    ) -> None:  # fmt: skip
 
         def still_current() -> bool:
             """Tell whether the stream has not gone back to a checkpoint since, when a shard may hold other rows."""
             return newest_commit(files, path, schema).timeline == timeline
 
         # The columns must not refer to the stream: a reference cycle would keep their files open.
-        make = functools.partial(ColumnReader, still_current=still_current)
+        make = functools.partial(kind, still_current=still_current)
         super().__init__(files, path, schema, commit, make)
         self.load(commit)
 
@@ -195,7 +200,9 @@ class StreamWriter(_Stream[ColumnWriter]):
         """True if the stream goes to a remote store, to which a shard that grew goes whole."""
         self.dropped = False
         """True if a checkpoint was dropped here: the next commit looks at what the others need."""
-        self.failure: WriteFailedError | None = None
+        self.gate = core.Gate()
+        """What bars the store from use; the engine has the same one."""
+        self._failure: WriteFailedError | None = None
         self.sampled = 0
         """The transitions that were drawn, by the count of a rate limiter; the next commit makes it durable."""
         self.last_checkpoint = 0
@@ -206,8 +213,6 @@ class StreamWriter(_Stream[ColumnWriter]):
         """The tails that checkpoints alone need."""
         self.cut_short = False
         """True if a block of :meth:`fail_stop` ended early by something else than a failed write: an interrupt."""
-        self.broken = False
-        """True if a change in RAM was cut short: nobody knows what of it is there, and nothing is read any more."""
         self._process = forks.process
         self._lock_file = lock_file(path)
         store = os.path.dirname(os.path.dirname(path))
@@ -235,12 +240,30 @@ class StreamWriter(_Stream[ColumnWriter]):
         """Load the newest commit; return False if it is damaged, and the older one to go back to is whole."""
         try:
             self._take(newest)
+            if self._read.record:
+                check_said(self.path, newest, self._read.record)
+            self._check_fits(newest)
         except CorruptionError:
             if commit.timeline == newest.timeline:
                 raise
             self._take(commit)
             return False
         return True
+
+    def _check_fits(self, record: Commit) -> None:
+        """Raise CorruptionError if a record, which is loaded, leaves out an array: recovery would remove its shards."""
+        wrong = record.arrays.keys() - self.columns.keys()
+        for name, items in self.items.items():  # of other columns it is known by now that all rows are there
+            spans = self.rows[name]
+            left_out = record.end and not record.of(items.column.name).end and any(items.shards_on_disk())
+            if left_out and spans.read_rows(spans.needed_from, record.end).any():
+                wrong |= {items.column.name}
+        if wrong:
+            file = os.path.join(self.path, metadata.NAME)
+            raise CorruptionError(
+                f"the commit record of {file!r} does not fit the schema of the store at {sorted(wrong)}; put it back "
+                "from a backup", file=file, stream=self.name,
+            )  # fmt: skip
 
     def _has_record(self, path: str, newest: Commit) -> bool:
         """Tell whether the record is not from the tail; raise CorruptionError if a lost one may have said more."""
@@ -282,7 +305,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         self.load(commit)
         for path, column in self.columns.items():
             column.resume(self.has_newest(path, commit))
-        self.tail.go_on(commit.tail, self._parts, there)
+        self.tail.go_on(commit.tail, self._read.parts, there)
         for path, column in self.columns.items():
             self.tail.logged[path] = column.end
             if self.has_newest(path, commit):
@@ -292,9 +315,9 @@ class StreamWriter(_Stream[ColumnWriter]):
         self._first_shards = dict.fromkeys(self.columns, 0)
         self.sampled, self.last_checkpoint, self.limiter = commit.sampled, commit.last_checkpoint, commit.limiter
 
-    def _read_tail(self, commit: Commit) -> list[tail.Part]:
-        self._parts = super()._read_tail(commit)
-        return self._parts
+    def _read_tail(self, commit: Commit) -> tail.Read:
+        self._read = super()._read_tail(commit)
+        return self._read
 
     def _recover(self, record: Commit) -> None:
         """Make the files what a record and the checkpoints say: first the tails, then the shards.
@@ -353,6 +376,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                     arrays[path] = max(arrays.get(path, stored), stored, key=lambda one: one.rows)
         oldest, sequence = self.commit_record.tail.oldest, self.commit_record.sequence
         self._take(dataclasses.replace(commit, arrays=arrays))
+        self._check_fits(self.commit_record)
         record = dataclasses.replace(self.commit_record, sequence=sequence).next()
         shorter = self._shorter(record, cuts)
         self._replace(record, begin=True, oldest=oldest)
@@ -471,7 +495,16 @@ class StreamWriter(_Stream[ColumnWriter]):
     def stop(self, error: object) -> None:
         """Stop writing: a change was cut short by ``error``."""
         self.failure = WriteFailedError(0, f"a change of {self.path!r} was cut short: {error!r}; reopen the store")
-        self.cut_short = self.broken = True
+        self.cut_short = self.gate.broken = True
+
+    @property
+    def failure(self) -> WriteFailedError | None:
+        """The error after which nothing more is written until the store is opened again, or None."""
+        return self._failure
+
+    @failure.setter
+    def failure(self, error: WriteFailedError | None) -> None:
+        self._failure, self.gate.failed = error, error is not None
 
     @property
     def held(self) -> bool:
@@ -551,15 +584,14 @@ class StreamWriter(_Stream[ColumnWriter]):
             **self.counts,
         )
         with self.fail_stop("committing"):
-            for path in self.logs:
-                if path in staged:
-                    self._make_log(path)
+            for top in sorted({path.partition("/")[0] for path in staged if table_of(path) != ROWS}):
+                self._make_arrays(top, record)
             self._append(staged)
             record = self._block(record)
             self.replace_record(record)
             with publish:
                 for path, column in self.columns.items():
-                    column.publish(staged.get(path, []), column.end)
+                    column.publish(staged.get(path, []), column.end, record.of(path).needed_from)
                 self.commit_record = record
             self._evict(publish)
         return record
@@ -577,17 +609,18 @@ class StreamWriter(_Stream[ColumnWriter]):
                 tables.setdefault(table_of(path), {})[path] = column
         staged: dict[str, list[ShardAppend]] = {}
         for columns in tables.values():
-            full = {path: found for path, column in columns.items() if (found := column.full())}
+            found = {path: column.full(record.of(path).needed_from) for path, column in columns.items()}
+            full = {path: new for path, new in found.items() if new[1]}
             for path in columns if closing else full:
                 if columns[path].stored is None and table_of(path) != ROWS:  # now it is known how many there will be
                     columns[path].lay_out(record.column(path, columns[path].column))
             if not (closing or _outweigh(columns, full, self.pushed)):
                 full = {}
             for path in columns if closing else full:
-                chunks = full.get(path, [])
-                appended = columns[path].stage(chunks)
+                first, parts = found[path]
+                appended = columns[path].stage(first, parts)
                 if closing and (last := columns[path].partial()):
-                    whole = columns[path].stage([*chunks, *last])
+                    whole = columns[path].stage(first, parts + last)
                     appended = appended if columns[path].mostly_dead(whole[-1]) else whole
                 if appended:
                     staged[path] = appended
@@ -627,23 +660,20 @@ class StreamWriter(_Stream[ColumnWriter]):
         self.replace_record(record)
         self.commit_record = record
 
-    def _make_log(self, path: str) -> None:
-        """Make the array of a log, if it is not there, and the group that it is in; both appear whole."""
-        log = self.logs[path]
-        if self.files.size(os.path.join(log.directory, metadata.NAME)) is not None:
+    def _make_arrays(self, top: str, record: Commit) -> None:
+        """Make the array, or the group of arrays, that is ``top``, if it is not there; it appears whole."""
+        place = os.path.join(self.path, top)
+        if self.files.kind(place) is not None:
             return
-        top, *below = path.split("/")
-        made = temporary = fs.unused(self.files, os.path.join(self.path, SCRATCH, ".tmp-log"))
+        arrays = {**self.schema.arrays, **self.schema.logs}
+        made = {path: column for path, column in arrays.items() if path.partition("/")[0] == top}
+        temporary = fs.unused(self.files, os.path.join(self.path, SCRATCH, ".tmp-arrays"))
         self.files.mkdir(temporary)
-        for name in below:
-            metadata.write(self.files, made, metadata.group_document())
-            made = os.path.join(made, name)
-            self.files.mkdir(made)
-        metadata.write(self.files, made, metadata.array_document(log.column, 1, log.column.shard_rows))
-        if below:
-            self.files.sync_dir(temporary)
-        self.files.rename(temporary, os.path.join(self.path, top))
+        make_arrays(self.files, temporary, record, made)
+        fs.sync_tree(self.files, temporary)
+        self.files.rename(os.path.join(temporary, top), place)
         self.files.sync_dir(self.path)
+        fs.clear(self.files, temporary)
 
     def _append(self, staged: dict[str, list[ShardAppend]]) -> None:
         """Make the new chunks and indexes durable, which no record names yet."""
@@ -802,20 +832,19 @@ def identity(schema: Schema, commit: Commit, path: str) -> str:
     return f"{schema.identity}/{commit.stream}/{path}"
 
 
-def _outweigh(
-    columns: Mapping[str, ColumnWriter], full: Mapping[str, list[tuple[int, list[bytes]]]], pushed: bool
-) -> bool:
+def _outweigh(columns: Mapping[str, ColumnWriter], full: Mapping[str, tuple[int, list[bytes]]], pushed: bool) -> bool:
     """Tell whether full chunks of arrays outweigh the indexes that would follow them, or one fills its shard.
 
     Where they are ``pushed``, whether those of one array are a quarter of a shard, or ``PUSHED_BYTES``.
     """
-    if any((chunk + 1) % columns[path].shard_chunks == 0 for path, found in full.items() for chunk, _ in found):
+    counts = {path: len(parts) // columns[path].groups for path, (_, parts) in full.items()}
+    if any(first % (size := columns[path].shard_chunks) + counts[path] >= size for path, (first, _) in full.items()):
         return True
-    sizes = {path: sum(len(data) for _, encoded in found for data in encoded) for path, found in full.items()}
+    sizes = [sum(map(len, parts)) for _, parts in full.values()]
     if pushed:
-        quarter = any(4 * len(found) >= columns[path].shard_chunks for path, found in full.items())
-        return quarter or any(size >= PUSHED_BYTES for size in sizes.values())
-    return sum(sizes.values()) > sum(columns[path].index_bytes for path in full) > 0
+        quarter = any(4 * count >= columns[path].shard_chunks for path, count in counts.items())
+        return quarter or any(size >= PUSHED_BYTES for size in sizes)
+    return sum(sizes) > sum(columns[path].index_bytes for path in full) > 0
 
 
 def open_columns(
@@ -837,35 +866,50 @@ def logs(schema: Schema, commit: Commit) -> dict[str, Column]:
     return {path: log for path, log in schema.logs.items() if path in commit.arrays}
 
 
-def read_tail(files: fs.Files, path: str, schema: Schema, commit: Commit, known: int = 0) -> list[tail.Part]:
+def read_tail(files: fs.Files, path: str, schema: Schema, commit: Commit, known: int = 0) -> tail.Read:
     """Return what the tail of a commit holds behind its first ``known`` bytes; raise CorruptionError."""
     if commit.tail.size == known:
-        return []
+        return tail.Read([], b"")
     seal = identity(schema, commit, "tail")
     return tail.read(files, os.path.join(path, SCRATCH), os.path.basename(path), seal, commit.tail, known)
 
 
-def groups(schema: Schema) -> list[str]:
-    """Return the paths of the groups below a stream's own, parents first."""
-    return sorted({parent for path in schema.arrays for parent in parents(os.path.dirname(path))})
+def check_said(path: str, commit: Commit, record: bytes) -> None:
+    """Raise CorruptionError if the ``record`` in the last block of the newest commit's tail, JSON, says other rows."""
+    if not commit.is_said_by(record, file := os.path.join(path, metadata.NAME)):
+        raise CorruptionError(
+            f"the commit record of {file!r} has other rows than the one in the stream's tail: put it back from a "
+            "backup, or remove it, and the one in the tail is read", file=file, stream=os.path.basename(path),
+        )  # fmt: skip
+
+
+def groups(arrays: Iterable[str]) -> list[str]:
+    """Return the paths of the groups that arrays are in, below a stream's own, parents first."""
+    return sorted({parent for path in arrays for parent in parents(os.path.dirname(path))})
 
 
 def create(
     files: fs.Files, path: str, schema: Schema, commit: Commit, name: str, beside: Mapping[str, bytes]
 ) -> None:  # fmt: skip
-    """Make a new, empty stream at ``path``, perhaps a temporary place: groups, arrays, and files beside ``start``."""
-    metadata.create_group(files, path, commit.to_json(), f"{STREAMS}/{name}")
-    for group in groups(schema):
-        metadata.create_group(files, os.path.join(path, group))
-    for below, column in schema.arrays.items():
-        array = os.path.join(path, below)
-        files.mkdir(array)
-        stored = commit.column(below, column)
-        metadata.write(files, array, metadata.array_document(stored, commit.envs(below), stored.shard_rows))
-        files.sync_dir(os.path.dirname(array))
+    """Make a new, empty stream at ``path``, a temporary place: the rows' arrays, and files beside ``start``."""
+    metadata.make(files, path, metadata.group_document(commit.to_json(), f"{STREAMS}/{name}"))
+    make_arrays(files, path, commit, {column.name: column for column in schema.columns})
     for file, data in {LOCK: b"", **beside}.items():
         fs.write(files, os.path.join(path, SCRATCH, file), data)
-    files.sync_dir(os.path.join(path, SCRATCH))
+    fs.sync_tree(files, path)
+
+
+def make_arrays(files: fs.Files, path: str, commit: Commit, columns: Mapping[str, Column]) -> None:
+    """Make arrays by their paths below ``path``, with the layouts of a commit, and the groups that they are in.
+
+    Syncing their names is left to the caller.
+    """
+    for group in groups(columns):
+        metadata.make(files, os.path.join(path, group), metadata.group_document())
+    for below, column in columns.items():
+        stored = commit.column(below, column)
+        document = metadata.array_document(stored, commit.envs(below), stored.shard_rows)
+        metadata.make(files, os.path.join(path, below), document)
 
 
 def parents(group: str) -> Iterator[str]:
@@ -935,6 +979,17 @@ def commit_in_tail(files: fs.Files, path: str, schema: Schema) -> Commit | None:
         for below, stored in record.arrays.items():
             columns[below].read_index(stored.shard, stored.size, stored.rows)
         return record
+    return None
+
+
+def commit_before_damage(files: fs.Files, path: str, schema: Schema, commit: Commit) -> Commit | None:
+    """Return the commit of the last whole block of another one's tail, less what that one does not need, or None."""
+    found = tail.last_record(files, os.path.join(path, SCRATCH), schema.identity, commit.tail)
+    if found is not None:
+        with contextlib.suppress(CorruptionError):
+            older = dataclasses.replace(Commit.from_json(found[0], path), tail=found[1])
+            if (older.stream, older.timeline) == (commit.stream, commit.timeline) and older.sequence < commit.sequence:
+                return older.kept_by(commit, schema.context)
     return None
 
 

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import struct
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -72,6 +73,18 @@ class Part(NamedTuple):
         out = np.empty((self.rows, *shape), dtype)
         chunks.decompress(self.data, out)
         return out
+
+
+class Read(NamedTuple):
+    """What was read of a tail.
+
+    Attributes:
+        parts: the rows of the blocks, in order.
+        record: the record of the last block, as JSON; empty without a block.
+    """
+
+    parts: list[Part]
+    record: bytes
 
 
 def block(seal: str, offset: int, record: dict[str, Any], parts: Iterable[Part]) -> bytes:
@@ -149,22 +162,25 @@ def on_disk(files: fs.Files, directory: str) -> list[int]:
 def newest_record(files: fs.Files, directory: str, identity: str) -> tuple[dict[str, Any], Tail] | None:
     """Return the last whole record of the highest tail that has one, as JSON, and its place, or None if none has."""
     numbers = on_disk(files, directory)
-    for number in reversed(numbers):
-        path, found = os.path.join(directory, name(number)), None
-        unread = ValueError, TypeError, KeyError, struct.error, FileNotFoundError  # behind the last whole block
-        with contextlib.suppress(*unread), fs.translate_reads(path):
-            data = files.read(path)
-            listed, said, _ = HEAD.unpack_from(data)
-            stream = json.loads(data[HEAD.size + listed : HEAD.size + listed + said])["stream"]
-            for end, _, record in blocks(f"{identity}/{stream}/tail/{number}", 0, data):
-                found = json.loads(record), Tail(number, end, numbers[0])
-        if found is not None:
-            return found
-    return None
+    found = (last_record(files, directory, identity, Tail(number, sys.maxsize, numbers[0])) for number in numbers[::-1])
+    return next(filter(None, found), None)
 
 
-def read(files: fs.Files, directory: str, stream: str, seal: str, tail: Tail, known: int) -> list[Part]:
-    """Return the parts of a committed tail behind its first ``known`` bytes, in order; raise CorruptionError."""
+def last_record(files: fs.Files, directory: str, identity: str, place: Tail) -> tuple[dict[str, Any], Tail] | None:
+    """Return the record before the first block of a tail that is not whole, as JSON, and its place, or None."""
+    path, found = os.path.join(directory, name(place.number)), None
+    unread = ValueError, TypeError, KeyError, RecursionError, struct.error, FileNotFoundError  # behind what is whole
+    with contextlib.suppress(*unread), fs.translate_reads(path):
+        data = files.read(path)[: place.size]
+        listed, said, _ = HEAD.unpack_from(data)
+        stream = json.loads(data[HEAD.size + listed : HEAD.size + listed + said])["stream"]
+        for end, _, record in blocks(f"{identity}/{stream}/tail/{place.number}", 0, data):
+            found = json.loads(record), place._replace(size=end)
+    return found
+
+
+def read(files: fs.Files, directory: str, stream: str, seal: str, tail: Tail, known: int) -> Read:
+    """Return what a committed tail has behind its first ``known`` bytes; raise CorruptionError."""
     path = os.path.join(directory, name(tail.number))
     try:
         try:
@@ -184,11 +200,22 @@ def read(files: fs.Files, directory: str, stream: str, seal: str, tail: Tail, kn
         raise fs.unreadable(path, error) from error
 
 
-def _read(files: fs.Files, path: str, seal: str, tail: Tail, known: int) -> list[Part]:
+def read_whole(files: fs.Files, directory: str, seal: str, tail: Tail) -> tuple[Read, int]:
+    """Return what can be read of a committed tail, up to its first damaged block, and the bytes of that."""
+    read, size = Read([], b""), 0
+    with contextlib.suppress(OSError, ValueError):
+        data = files.open(os.path.join(directory, name(tail.number))).pread(tail.size, 0)
+        for end, found, record in blocks(f"{seal}/{tail.number}", 0, data):
+            read, size = Read(read.parts + found, record), end
+    return read, size
+
+
+def _read(files: fs.Files, path: str, seal: str, tail: Tail, known: int) -> Read:
     data = files.open(path).pread(tail.size - known, known)
     if len(data) < tail.size - known:
         raise chunks.DamagedError(f"the file ends before its {tail.size} committed bytes")
-    return [part for _, parts, _ in blocks(f"{seal}/{tail.number}", known, data) for part in parts]
+    found = list(blocks(f"{seal}/{tail.number}", known, data))
+    return Read([part for _, parts, _ in found for part in parts], found[-1][2] if found else b"")
 
 
 class TailWriter:

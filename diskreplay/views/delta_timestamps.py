@@ -134,10 +134,6 @@ class DeltaTimestamps(View[DeltaBatch]):
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
         return Transition().standing(stream, ids)
 
-    def stands_everywhere(self, stream: OpenStream) -> bool:
-        """Return True if each row of the stream's window is a transition."""
-        return Transition().stands_everywhere(stream)
-
     def draft(
         self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: NDArray[Any],
         rng: np.random.Generator | None, reads: Reads,

@@ -106,13 +106,13 @@ class Hindsight(View[HindsightBatch]):
         batch = HindsightBatch(**vars(plain), relabelled=chosen)
         if rng is not None and chosen.any():
             goals = Samples(schema, streams, self._goals(schema, streams, ids[chosen], rng), reads=reads)
-            reached = goals.observe_next(_leaf(schema, ACHIEVED), [rows for _, _, rows, _ in goals.groups])
+            reached = goals.observe_next(_leaf(schema, ACHIEVED))
             reads.then(lambda: self._relabel(batch, chosen, reached, streams))
         return batch
 
     def _goals(self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, rng: np.random.Generator) -> Ids:
         if self.strategy == "random":
-            return _anywhere(streams, len(ids), rng)
+            return _anywhere(schema, streams, len(ids), rng)
         at = Samples(schema, streams, ids)
         rows = at.each(lambda stream, rows, envs: rows)
         stop = at.each(episode_stop)
@@ -150,27 +150,18 @@ def _leaf(schema: Schema, goal: str) -> int:
     return spaces.leaves(schema.obs_tree).index(f"{OBS}/{goal}")
 
 
-def _anywhere(streams: Sequence[OpenStream], count: int, rng: np.random.Generator) -> Ids:
+def _anywhere(schema: Schema, streams: Sequence[OpenStream], count: int, rng: np.random.Generator) -> Ids:
     """Return ``count`` ids of transitions in the windows. Each transition has the same probability."""
     firsts = np.array([stream.log.first_id for stream in streams])
     lengths = np.array([stream.log.stop_id - stream.log.first_id for stream in streams])
     ends = np.cumsum(lengths)
-    found = np.empty(count, np.int64)
-    missing = np.arange(count)
+    found, missing = np.empty(count, np.int64), np.arange(count)
     while len(missing):
         picks = rng.integers(ends[-1], size=len(missing))
         which = np.searchsorted(ends, picks, side="right")
         found[missing] = firsts[which] + picks - (ends - lengths)[which]
-        missing = missing[~_valid(streams, found[missing])]
+        missing = missing[~Samples(schema, streams, found[missing]).resident(VALID)]
     return found
-
-
-def _valid(streams: Sequence[OpenStream], ids: Ids) -> NDArray[np.bool_]:
-    valid = np.ones(len(ids), bool)
-    for stream in streams:
-        here = np.flatnonzero(stream_of(ids) == stream.log.stream)
-        valid[here] = stream.log.take(VALID, *stream.log.locate(ids[here]))
-    return valid
 
 
 def _answers(name: str, given: Any, ids: Ids, streams: Sequence[OpenStream]) -> NDArray[Any]:

@@ -6,7 +6,6 @@ Everything that comes from a store or a program is escaped.
 from __future__ import annotations
 
 import base64
-import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,7 +29,10 @@ def batch_html(title: str, fields: Mapping[str, Any], lead: int = 1) -> str:
     ``lead`` counts the axes before an observation's own: entries, steps of a sequence, agents.
     """
     leaves = [leaf for name, value in fields.items() for leaf in _leaves(name, value)]
-    rows = [(name, _shape(value), str(getattr(value, "dtype", "")), _range(value)) for name, value in leaves]
+    rows = [
+        (name, str(tuple(getattr(value, "shape", ()))), str(getattr(value, "dtype", "")), _range(value))
+        for name, value in leaves
+    ]
     return (
         heading(title)
         + table(("", "shape", "dtype", "values"), rows)
@@ -63,14 +65,20 @@ def _drawn(name: str, value: Array, lead: int, steps: NDArray[np.bool_] | None) 
     return curves(name, newest_step) if are_vectors(shape, value.dtype) else strip(name, newest_step)
 
 
+def escaped(text: str) -> str:
+    import html  # its table of all characters that have names is large, and few programs show anything
+
+    return html.escape(text)
+
+
 def heading(text: str) -> str:
-    return f"<div><b>{html.escape(text)}</b></div>"
+    return f"<div><b>{escaped(text)}</b></div>"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table of texts, without a header if that is empty."""
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-    lines = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    head = "".join(f"<th>{escaped(cell)}</th>" for cell in header)
+    lines = "".join(f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{lines}</tbody></table>"
 
 
@@ -115,7 +123,7 @@ def _plot(values: Array) -> str:
 
 
 def _side_by_side(name: str, size: tuple[int, int], kind: str, images: Sequence[bytes]) -> str:
-    label = html.escape(name)
+    label = escaped(name)
     shown = "".join(
         f'<img alt="{label} {at}" width="{size[0]}" height="{size[1]}" '
         'style="display:inline-block;margin:1px;image-rendering:pixelated" '
@@ -134,10 +142,6 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _leaves(f"{name}/{at}", part)
     elif value is not None:
         yield name, value
-
-
-def _shape(value: Any) -> str:
-    return str(tuple(getattr(value, "shape", ())))
 
 
 def _range(value: Any) -> str:

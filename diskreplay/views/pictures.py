@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from diskreplay.checks import Array
 from diskreplay.interrupts import undisturbed
+from diskreplay.schema import spaces
+from diskreplay.schema.columns import Column, Schema
 
 CHANNELS = (1, 2, 3, 4)
 """The numbers of channels that an image may have."""
@@ -28,6 +30,13 @@ MOST_STACKED = 64
 """The most channels that a stack of pictures may have."""
 LEAST_STACKED = 16
 """The least pixels of the sides of a stacked picture; smaller ones are taken for vectors."""
+
+
+def leaves(schema: Schema) -> list[tuple[Column, gymnasium.Space[Any] | None]]:
+    """Return the observation leaves with their spaces, then the video columns; video as its frames."""
+    observed = zip(schema.obs_columns, spaces.leaf_spaces(schema.observation_space), strict=True)
+    videos = ((column, None) for column in schema.extra_columns if column.name in schema.videos)
+    return [(schema.picture(column), space) for column, space in (*observed, *videos)]
 
 
 def is_image(shape: Sequence[int]) -> bool:

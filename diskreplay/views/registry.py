@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from diskreplay.errors import OpenError
-from diskreplay.views.delta_timestamps import DeltaTimestamps
-from diskreplay.views.hindsight import Hindsight
-from diskreplay.views.padded_episodes import PaddedEpisodes
-from diskreplay.views.sequence import Sequence
-from diskreplay.views.transition import Transition
 from diskreplay.views.view import View
 
-VIEWS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Transition, Sequence, PaddedEpisodes, DeltaTimestamps)}
+VIEWS = {
+    "Transition": "transition",
+    "Sequence": "sequence",
+    "PaddedEpisodes": "padded_episodes",
+    "DeltaTimestamps": "delta_timestamps",
+}
+"""The module of each view, below this package."""
 
 FREE = ("deltas", "fps", "gamma", "max_length", "ratio", "strategy", "tolerance_s")
 """The arguments of views that have no influence on which ids are items."""
@@ -26,12 +28,13 @@ def from_json(stored: Mapping[str, Any]) -> View:
     Raises OpenError for :class:`Hindsight`: a store cannot keep its functions, so the user must give the view.
     Raises KeyError, TypeError or ValueError if the document describes no view of this package.
     """
-    if stored["kind"] == Hindsight.__name__:
+    name = stored["kind"]
+    if name == "Hindsight":
         raise OpenError(
             f"the store's view is Hindsight(strategy={stored['strategy']!r}, ratio={stored['ratio']}), whose reward_fn "
             "cannot be stored; give it: open(path, view=Hindsight(reward_fn, ...))"
         )
-    kind = VIEWS[stored["kind"]]
+    kind: type[Any] = getattr(import_module(f"{__package__}.{VIEWS[name]}"), name)
     view: View = kind(**{field.name: stored[field.name] for field in dataclasses.fields(kind)})
     return view
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 from typing import Any
 
@@ -17,6 +18,7 @@ from diskreplay.reading.reads import Reads
 from diskreplay.reading.unroll import unroll
 from diskreplay.schema.columns import VALID, Schema
 from diskreplay.schema.ids import Ids
+from diskreplay.views import transition
 from diskreplay.views.batch import SequenceBatch, by_item
 from diskreplay.views.transition import transitions
 from diskreplay.views.view import View, keep
@@ -135,3 +137,14 @@ class Sequence(View[SequenceBatch]):
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": "Sequence", **dataclasses.asdict(self)}
+
+
+def maker(schema: Schema, steps: int) -> Callable[[list[Any]], SequenceBatch]:
+    """Return a function that makes a batch of sequences of its arrays, as :func:`.transition.maker` has them."""
+    of_transitions = transition.maker(schema)
+
+    def made(arrays: list[Any]) -> SequenceBatch:
+        mask, is_first = (array.reshape(-1, steps) for array in arrays[:2])
+        return SequenceBatch(**by_item(of_transitions(arrays), *mask.shape), mask=mask, is_first=is_first)
+
+    return made

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from diskreplay.checks import check_count, check_share
-from diskreplay.index.log import NOW
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
@@ -53,13 +52,7 @@ class Transition(View[Batch]):
         return self.n_step
 
     def standing(self, stream: OpenStream, ids: Ids) -> NDArray[np.int8]:
-        if self.stands_everywhere(stream):
-            return _full(len(ids), NOW, np.int8)
         return stream.log.standing(*stream.log.locate(ids), self.n_step)
-
-    def stands_everywhere(self, stream: OpenStream) -> bool:
-        """Return True if ``n_step`` is 1 and each row of the stream's window is a transition."""
-        return self.n_step == 1 and not stream.log.invalid
 
     def draft(
         self, schema: Schema, streams: Sequence[OpenStream], ids: Ids, weight: NDArray[Any],
@@ -79,18 +72,13 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
     schema = samples.schema
     if n_step == 1:
         samples.gather()
-        last_rows = None
-        reward, terminated = samples.rewards(), samples.resident(TERMINATED)
-        truncated = samples.resident(TRUNCATED)
-        discount = samples.full(gamma, np.float32)
+        reward, discount, ends = samples.rewards(), samples.full(gamma, np.float32), samples
+        pairs = [samples.observe(leaf) for leaf in range(len(schema.stacks))]
     else:
-        ends = samples.returns(n_step, gamma)
-        last_rows = [last for _, last, _ in ends]
-        reward = samples.scatter([total for total, _, _ in ends])
-        terminated, truncated = samples.later(TERMINATED, last_rows), samples.later(TRUNCATED, last_rows)
-        discount = samples.scatter([scale.astype(np.float32) for _, _, scale in ends])
+        reward, discount, ends = samples.returns(n_step, gamma)
+        pairs = [(samples.current(leaf), ends.observe_next(leaf)) for leaf in range(len(schema.stacks))]
+    terminated, truncated = ends.resident(TERMINATED), ends.resident(TRUNCATED)
     discount[terminated] = 0.0
-    pairs = [samples.observe(leaf, last_rows) for leaf in range(len(schema.stacks))]
     return Batch(
         obs=spaces.unflatten(schema.obs_tree, [obs for obs, _ in pairs]),
         action=spaces.unflatten(schema.action_tree, [samples.values(column) for column in schema.action_columns]),
@@ -105,8 +93,34 @@ def transitions(samples: Samples, n_step: int, gamma: float, index: Ids, weight:
     )
 
 
-def _full(count: int, value: float, dtype: DTypeLike) -> NDArray[Any]:
-    """Return what ``np.full`` returns. For few values ``np.full`` takes longer."""
-    found = np.empty(count, dtype)
-    found.fill(value)
-    return found
+def maker(schema: Schema) -> Callable[[list[Any]], Batch]:
+    """Return a function that makes a batch of its arrays: masks, discounts, ids, weights, and the columns.
+
+    The masks, two arrays of sequences, are passed over. The columns stand in the order of
+    :func:`diskreplay.reading.in_core.names`.
+    """
+    obs, action = 8 + len(schema.obs_columns), 8 + len(schema.obs_columns) + len(schema.action_columns)
+    extra = [column.name for column in schema.extra_columns]
+    following = action + len(extra)
+
+    def made(arrays: list[Any]) -> Batch:
+        _, _, discount, index, weight, reward, terminated, truncated = arrays[:8]
+        return Batch(
+            spaces.unflatten(schema.obs_tree, arrays[8:obs]),
+            spaces.unflatten(schema.action_tree, arrays[obs:action]),
+            reward,
+            spaces.unflatten(schema.obs_tree, arrays[following:]),
+            terminated,
+            truncated,
+            discount,
+            index,
+            weight,
+            dict(zip(extra, arrays[action:following], strict=True)),
+        )
+
+    def plain(arrays: list[Any]) -> Batch:
+        _, _, discount, index, weight, reward, terminated, truncated, obs, action, next_obs = arrays
+        return Batch(obs, action, reward, next_obs, terminated, truncated, discount, index, weight, {})
+
+    is_plain = not extra and isinstance(schema.obs_tree, str) and isinstance(schema.action_tree, str)
+    return plain if is_plain else made

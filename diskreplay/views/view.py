@@ -85,18 +85,6 @@ class Explains(Protocol):
 
 
 @runtime_checkable
-class Sure(Protocol):
-    """A view that can tell, without a look at each row, that all rows of a stream's window are items."""
-
-    def stands_everywhere(self, stream: OpenStream) -> bool:
-        """Tell whether each id of the stream's window is an item. Callers hold ``engine.lock``.
-
-        If it returns False, ``standing`` decides for each id.
-        """
-        raise NotImplementedError
-
-
-@runtime_checkable
 class Scattered(Protocol):
     """A view whose items need different rows of different columns.
 

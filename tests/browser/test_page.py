@@ -61,6 +61,12 @@ def at(browser: Browser, episode: int, t: int) -> None:
     browser.wait("return document.querySelector('#screens canvas')?.dataset.step === arguments[0]", str(t))
 
 
+def opened(browser: Browser, page: str, episode: int, t: int) -> None:
+    """Opens the page at a moment, and waits until it is shown."""
+    browser.open(f"{page}#episode={episode}&t={t}")
+    at(browser, episode, t)
+
+
 def test_sorting(browser: Browser, page: str) -> None:
     browser.open(page)
     assert shown(browser) == ["0", "1", "2", "3", "4"]
@@ -130,8 +136,7 @@ def test_every_frame_is_the_one_of_its_step(browser: Browser, page: str) -> None
 
 
 def test_playing_to_the_end(browser: Browser, page: str) -> None:
-    browser.open(f"{page}#episode=1&t=0")
-    at(browser, 1, 0)
+    opened(browser, page, 1, 0)
     browser.type("#controls select", "120/s")
     browser.click("#controls .main")
     at(browser, 1, 6)
@@ -139,8 +144,7 @@ def test_playing_to_the_end(browser: Browser, page: str) -> None:
 
 
 def test_pausing(browser: Browser, page: str) -> None:
-    browser.open(f"{page}#episode=1&t=0")
-    at(browser, 1, 0)
+    opened(browser, page, 1, 0)
     browser.type("#controls select", "1/s")
     browser.run("document.activeElement.blur()")
     browser.press(" ")
@@ -150,8 +154,7 @@ def test_pausing(browser: Browser, page: str) -> None:
 
 
 def test_keys(browser: Browser, page: str) -> None:
-    browser.open(f"{page}#episode=1&t=2")
-    at(browser, 1, 2)
+    opened(browser, page, 1, 2)
     for key, episode, t in (
         (Keys.ARROW_RIGHT, 1, 3), (Keys.ARROW_LEFT, 1, 2), (Keys.END, 1, 6), (Keys.HOME, 1, 0),
         (Keys.SHIFT + Keys.ARROW_RIGHT, 1, 6), ("]", 2, 0), ("[", 1, 0),
@@ -165,15 +168,13 @@ def test_keys(browser: Browser, page: str) -> None:
 
 
 def test_keys_are_letters_while_one_types(browser: Browser, page: str) -> None:
-    browser.open(f"{page}#episode=1&t=2")
-    at(browser, 1, 2)
+    opened(browser, page, 1, 2)
     browser.type("input[name=returnleast]", Keys.ARROW_RIGHT + Keys.HOME)
     assert browser.run("return document.querySelector('#screens canvas').dataset.step") == "2"
 
 
 def test_many_moves_change_the_address_once(browser: Browser, page: str) -> None:
-    browser.open(f"{page}#episode=1&t=0")
-    at(browser, 1, 0)
+    opened(browser, page, 1, 0)
     script = """
     window.changes = 0;
     const replace = history.replaceState.bind(history);
@@ -187,8 +188,7 @@ def test_many_moves_change_the_address_once(browser: Browser, page: str) -> None
 
 
 def test_scrubbing_on_a_curve_and_on_the_slider(browser: Browser, page: str) -> None:
-    browser.open(f"{page}#episode=1&t=0")
-    at(browser, 1, 0)
+    opened(browser, page, 1, 0)
     browser.click(".track[data-series=reward] svg")  # in its middle
     moved = int(browser.run("return document.querySelector('#screens canvas').dataset.step"))
     assert 2 <= moved <= 4
@@ -197,8 +197,7 @@ def test_scrubbing_on_a_curve_and_on_the_slider(browser: Browser, page: str) -> 
 
 
 def test_values_at_the_cursor(browser: Browser, page: str) -> None:
-    browser.open(f"{page}#episode=1&t=2")
-    at(browser, 1, 2)
+    opened(browser, page, 1, 2)
     assert browser.text(".track[data-series=reward] .values") == "2 · return so far 6"
     assert browser.text(".track[data-series=action] .values") == "2 RIGHT"
     assert browser.text(".track[data-series=value] .values") == "1"
@@ -207,8 +206,7 @@ def test_values_at_the_cursor(browser: Browser, page: str) -> None:
 
 
 def test_sharing_a_moment(browser: Browser, page: str) -> None:
-    browser.open(f"{page}#episode=3&t=2")
-    at(browser, 3, 2)
+    opened(browser, page, 3, 2)
     assert browser.text("#which").startswith("Episode 3 (asked for) · 4 steps · return -2")
     assert browser.run("return document.querySelector('#table tr[aria-selected=true]').dataset.number") == "3"
     browser.run("location.hash = '#episode=0&t=1'")
@@ -316,8 +314,7 @@ def test_sequences_of_vectors_are_curves(browser: Browser, tmp_path: pathlib.Pat
 
 
 def test_the_keys_are_shown(browser: Browser, page: str) -> None:
-    browser.open(f"{page}#episode=1&t=2")
-    at(browser, 1, 2)
+    opened(browser, page, 1, 2)
     browser.run("document.getElementById('scroller').focus()")
     kept = "const e = document.activeElement; return [e.id, e.ariaLabel, document.getElementById('keys').open]"
     focus = browser.run(kept)
@@ -333,8 +330,7 @@ def test_the_keys_are_shown(browser: Browser, page: str) -> None:
 
 
 def test_what_is_typed_moves_nothing(browser: Browser, page: str) -> None:
-    browser.open(f"{page}#episode=1&t=2")
-    at(browser, 1, 2)
+    opened(browser, page, 1, 2)
     for key in ("?", "]", "-", "1", Keys.ARROW_LEFT, Keys.HOME, " "):
         browser.type("input[name=returnleast]", key)
     assert not browser.run("return document.getElementById('keys').open")
@@ -389,8 +385,7 @@ def test_it_prints_in_dark_letters_on_white(browser: Browser, page: str, dark: b
 
 
 def test_no_request_leaves_the_file(browser: Browser, page: str) -> None:
-    browser.open(f"{page}#episode=1&t=2")
-    at(browser, 1, 2)
+    opened(browser, page, 1, 2)
     browser.press("]", " ")
     assert [url.partition("#")[0] for url in browser.requests()] == [page]
 

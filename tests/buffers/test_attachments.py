@@ -111,8 +111,7 @@ def test_a_mixture_keeps_its_own_and_their_files(path, tmp_path):
         assert mixture.parts[1].checkpoints == ["step-1", "step-2"]
         assert mixture.restored is None
     with dr.Mixture.open([path, tmp_path / "b.replay"], checkpoint="latest") as mixture:
-        assert mixture.restored.name == "step-2"
-        assert read(mixture, "a") == bytes([2])
+        assert (mixture.restored.name, read(mixture, "a")) == ("step-2", bytes([2]))
 
 
 def test_a_function_that_raises_leaves_nothing(rb, path):
@@ -208,8 +207,7 @@ def test_others_add_and_sample_while_a_file_is_written(rb):
         file.write(b"weights")
 
     rb.checkpoint("one", attachments={"a": write})
-    assert seen == [4]
-    assert read(rb, "a", "one") == b"weights"
+    assert (seen, read(rb, "a", "one")) == ([4], b"weights")
     assert rows_in(rb.path, checkpoint="one") == 10  # the cut comes after the files
 
 
@@ -303,8 +301,7 @@ def test_a_changed_byte_is_found_by_reading_and_by_verify(rb, path):
 def test_a_reader_reads_them(rb, path):
     rb.checkpoint("one", attachments={"a": b"weights"})
     with dr.ReplayBuffer.open(path, mode="r", checkpoint="one") as reader:
-        assert reader.restored.name == "one"
-        assert read(reader, "a") == b"weights"
+        assert (reader.restored.name, read(reader, "a")) == ("one", b"weights")
 
 
 def test_the_command_line_and_inspect_list_them(rb, path):

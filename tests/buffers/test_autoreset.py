@@ -42,25 +42,24 @@ def flat(obs: Any) -> list[np.ndarray]:
 
 def alone(env_index: int, actions: np.ndarray, mode: AutoresetMode, nested: bool) -> list[tuple[Any, ...]]:
     """What really happened in one environment: a transition a step, None where a step only resets."""
-    env = make(nested)
-    obs, _ = env.reset(seed=100 + env_index)
-    found: list[tuple[Any, ...]] = []
-    resets = False
-    for action in actions[:, env_index]:
-        if resets:
-            obs, _ = env.reset()
-            resets = False
-            found.append(())
-            continue
-        following, reward, terminated, truncated, _ = env.step(action)
-        found.append((flat(obs), action, reward, flat(following), terminated, truncated))
-        obs = following
-        if terminated or truncated:
-            if mode == AutoresetMode.NEXT_STEP:
-                resets = True
-            else:
+    with make(nested) as env:
+        obs, _ = env.reset(seed=100 + env_index)
+        found: list[tuple[Any, ...]] = []
+        resets = False
+        for action in actions[:, env_index]:
+            if resets:
                 obs, _ = env.reset()
-    env.close()
+                resets = False
+                found.append(())
+                continue
+            following, reward, terminated, truncated, _ = env.step(action)
+            found.append((flat(obs), action, reward, flat(following), terminated, truncated))
+            obs = following
+            if terminated or truncated:
+                if mode == AutoresetMode.NEXT_STEP:
+                    resets = True
+                else:
+                    obs, _ = env.reset()
     return found
 
 
@@ -70,12 +69,7 @@ def test_every_transition_is_what_really_happened(path: str, mode: AutoresetMode
     envs = lockstep([lambda: make(nested)] * NUM_ENVS, mode)
     actions = np.random.default_rng(0).integers(2, size=(STEPS, NUM_ENVS))
     with dr.ReplayBuffer.create(
-        path,
-        envs.single_observation_space,
-        envs.single_action_space,
-        capacity=10_000,
-        num_envs=NUM_ENVS,
-        seed=0,
+        path, envs.single_observation_space, envs.single_action_space, capacity=10_000, num_envs=NUM_ENVS, seed=0
     ) as buffer:
         obs, _ = envs.reset(seed=[100, 101, 102])
         resets = np.zeros(NUM_ENVS, bool)

@@ -20,8 +20,7 @@ from diskreplay.errors import ClosedError
 
 
 @pytest.fixture
-def store(tmp_path: pathlib.Path) -> str:
-    path = str(tmp_path / "a.replay")
+def store(path: str) -> str:
     with lives.create(path) as buffer:
         lives.add(buffer, 30)
         buffer.checkpoint("middle")
@@ -39,8 +38,7 @@ def test_a_reader_is_opened_again_by_its_path(store: str, how: str) -> None:
     with dr.ReplayBuffer.open(store, mode="r", cache_bytes=12345, view=view, seed=1) as buffer:
         with copied(how, buffer) as other, copied(how, buffer) as third:
             assert len(other) == len(buffer) == 70
-            assert other.view == view
-            assert other.stats()["cache_bytes"] == 12345
+            assert (other.view, other.stats()["cache_bytes"]) == (view, 12345)
             draws = [one.sample(30).index.tolist() for one in (buffer, other, third)]
             assert draws[0] != draws[1] != draws[2] != draws[0], "each draws batches of its own"
         lives.check(dr.ReplayBuffer.open(store, mode="r").sample(8), {0: 2})
@@ -124,9 +122,8 @@ def test_processes_that_are_spawned(store: str) -> None:
 
 
 def test_after_close_nothing_is_said_to_be_empty(store: str) -> None:
-    buffer = dr.ReplayBuffer.open(store, mode="r")
-    assert repr(buffer) == f"<ReplayBuffer {store!r}: 70 transitions>"
-    buffer.close()
+    with dr.ReplayBuffer.open(store, mode="r") as buffer:
+        assert repr(buffer) == f"<ReplayBuffer {store!r}: 70 transitions>"
     assert repr(buffer) == f"<ReplayBuffer {store!r}: closed>"
     with pytest.raises(ClosedError):
         len(buffer)

@@ -11,7 +11,7 @@ from helpers.configs import CONFIGS, RAGGED, Config
 from helpers.diff import diff
 from helpers.effort import examples
 from helpers.model import KINDS, arguments
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, recorded_in, reopen
 from numpy.typing import NDArray
 
 import diskreplay as dr
@@ -79,8 +79,7 @@ def test_extend_is_add_many_times(path: str, config: Config, special: float) -> 
 
 def test_commits_come_as_they_come_with_add(path: str) -> None:
     config = CONFIGS[0]
-    recording = Recording(config)
-    with config.create(path, commit_rows=7) as buffer:
+    with recorded_in(config, path, commit_rows=7) as (buffer, recording):
         for count in (3, 9, 30):
             given = rows(recording, count, 0.0)
             buffer.extend(**together(given, config.num_envs))
@@ -90,8 +89,7 @@ def test_commits_come_as_they_come_with_add(path: str) -> None:
 
 def test_nothing_is_added_where_one_step_is_wrong(path: str) -> None:
     config = CONFIGS[0]
-    recording = Recording(config)
-    with config.create(path) as buffer:
+    with recorded_in(config, path) as (buffer, recording):
         given = rows(recording, 5, 0.0)
         good = together(given, config.num_envs)
         reward = np.array(good["reward"], np.float64)
@@ -177,8 +175,8 @@ def test_rows_and_patches_are_those_of_add(path: str, name: str, num_envs: int, 
         zeros = np.zeros((count, *lead))
         other.extend(here, zeros.astype(int), zeros, following, terminated, truncated, valid)
         assert shown(one) == shown(other)
-        assert one.engine.appender.differing == other.engine.appender.differing
-        assert one.engine.appender.episodes == other.engine.appender.episodes
+        assert one.engine.appender.signs.differing == other.engine.appender.signs.differing
+        assert one.engine.appender.signs.episodes == other.engine.appender.signs.episodes
         if count == 90:
             for each in made:
                 each.close()
@@ -188,3 +186,23 @@ def test_rows_and_patches_are_those_of_add(path: str, name: str, num_envs: int, 
         each.close()
     assert diff(*paths) is None
     assert all(verify(each).ok for each in paths)
+
+
+def no_steps(given: Any) -> Any:
+    """Nested values as they are where there is no step."""
+    if isinstance(given, dict):
+        return {key: no_steps(value) for key, value in given.items()}
+    return tuple(map(no_steps, given)) if isinstance(given, tuple) else given[:0]
+
+
+@pytest.mark.parametrize("config", [*CONFIGS, *RAGGED], ids=lambda config: config.name)
+def test_no_steps_change_nothing(config: Config, path: str) -> None:
+    recording = Recording(config)
+    with config.create(path) as buffer:
+        for _ in range(2):
+            given = rows(recording, 1, 0.0)
+            none = no_steps(together(given, config.num_envs))
+            buffer.extend(**none)
+            buffer.add(**given[0])
+            buffer.extend(**none)
+        recording.check(buffer)

@@ -14,17 +14,11 @@ from helpers.configs import Config
 from helpers.damage import flip
 from helpers.effort import stride
 from helpers.model import Leaf
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, recorded_store, reopen
 from helpers.testing import FaultyFiles
 
 import diskreplay as dr
-from diskreplay.errors import (
-    CorruptionError,
-    DiskFullError,
-    StateError,
-    StoreNotFoundError,
-    WriteFailedError,
-)
+from diskreplay.errors import CorruptionError, DiskFullError, StateError, StoreNotFoundError, WriteFailedError
 
 SMALL = Config("small", Leaf((3, 12), frames=3, axis=0), frame_stack=3, capacity=16, chunk_rows=2, shard_rows=4)
 STRIDE = stride(13, "places of failing writes")
@@ -61,11 +55,10 @@ def test_creating_fails_anywhere(tmp_path: pathlib.Path) -> None:
                 continue
             with pytest.raises(StoreNotFoundError):
                 dr.ReplayBuffer.open(path)
-            buffer = SMALL.create(path, files=files)
-            recording = Recording(SMALL)
-            recording.add(buffer, 3)
-            recording.check(buffer)
-            buffer.close()
+            with SMALL.create(path, files=files) as buffer:
+                recording = Recording(SMALL)
+                recording.add(buffer, 3)
+                recording.check(buffer)
             assert [one.name for one in pathlib.Path(path).parent.iterdir()] == ["a.replay"]
         else:
             buffer.close()
@@ -169,15 +162,12 @@ def test_an_automatic_commit_that_fails_keeps_the_row(tmp_path: pathlib.Path) ->
 
 def test_damage_names_its_place(tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "a.replay")
-    with SMALL.create(path) as buffer:
-        Recording(SMALL).add(buffer, 16)
+    recorded_store(SMALL, path, 16)
     shard = sorted(pathlib.Path(path, "streams/0/obs").glob("c.*"))[-1]
     flip(shard, 7, 4)
     with dr.ReplayBuffer.open(path, cache_bytes=0) as buffer, pytest.raises(CorruptionError) as caught:
         list(buffer.shuffled(16))
     error = caught.value
-    assert error.file == str(shard)
-    assert error.column == "obs"
-    assert error.stream == "0"
+    assert (error.file, error.column, error.stream) == (str(shard), "obs", "0")
     assert error.rows is not None
     assert error.offset == 0

@@ -118,19 +118,18 @@ class TestBuffer:
             assert (reader.num_envs, reader.capacity) == (1, 50)
 
     def test_a_rollout(self, path: str) -> None:
-        rollout = dr.RolloutBuffer.create(path, BOX, ACTIONS, steps=4, num_envs=2)
-        assert (rollout.capacity, rollout.observation_space, rollout.action_space) == (8, BOX, ACTIONS)
-        zeros = np.zeros((2, 3))
-        for _ in range(4):
-            rollout.add(zeros, [0, 1], [0, 1], zeros, [0, 0], [0, 0], value=[0, 0], log_prob=[0, 0])
-        rollout.finish(last_value=[0, 0])
-        batch = next(iter(rollout.minibatches(8)))
-        assert batch["advantage"] is batch.advantage
-        np.testing.assert_array_equal(rollout[batch.index].reward, batch.reward)
-        for refused in (lambda: list(rollout), lambda: rollout[:2]):
-            with pytest.raises(TypeError, match=r"minibatches\(64\)"):
-                refused()
-        rollout.close()
+        with dr.RolloutBuffer.create(path, BOX, ACTIONS, steps=4, num_envs=2) as rollout:
+            assert (rollout.capacity, rollout.observation_space, rollout.action_space) == (8, BOX, ACTIONS)
+            zeros = np.zeros((2, 3))
+            for _ in range(4):
+                rollout.add(zeros, [0, 1], [0, 1], zeros, [0, 0], [0, 0], value=[0, 0], log_prob=[0, 0])
+            rollout.finish(last_value=[0, 0])
+            batch = next(iter(rollout.minibatches(8)))
+            assert batch["advantage"] is batch.advantage
+            np.testing.assert_array_equal(rollout[batch.index].reward, batch.reward)
+            for refused in (lambda: list(rollout), lambda: rollout[:2]):
+                with pytest.raises(TypeError, match=r"minibatches\(64\)"):
+                    refused()
 
     @pytest.mark.parametrize(
         "space",
@@ -149,8 +148,7 @@ class TestBuffer:
         kind.create(path, space, space, 3, state_space=BOX, **length).close()
         with kind.open(path) as rb:
             assert (rb.observation_space, rb.action_space, rb.n_agents) == (space, space, 3)
-            assert rb.observation_space.dtype == space.dtype
-            assert rb.capacity == 10
+            assert (rb.observation_space.dtype, rb.capacity) == (space.dtype, 10)
 
     def test_ids_in_brackets(self, rb: dr.ReplayBuffer) -> None:
         batch = rb.sample(8)

@@ -12,10 +12,9 @@ import pytest
 from helpers.crashes import kill
 from helpers.line import LINE, TURN, add, create
 from helpers.own_samplers import STATEFUL, Rarest
-from helpers.priority_model import chi_square
 
 import diskreplay as dr
-from diskreplay.buffers.state import resume_sampler
+from diskreplay.buffers.state import resumption
 from diskreplay.errors import CheckpointError, SamplerWarning
 
 MADE: dict[str, Callable[[], Any]] = {**STATEFUL, "Uniform": dr.Uniform}
@@ -58,33 +57,19 @@ def test_the_line_of_the_readme_goes_on_bit_for_bit(path: str, kind: str, ends: 
         assert list(learn(reader, 8)) == expected
 
 
-@pytest.mark.parametrize("kind", ["Proportional", "by environment", "RankBased"])
-def test_draws_follow_the_priorities_that_were_taken_over(path: str, kind: str) -> None:
-    with readme(path, MADE[kind]()) as buffer:
-        add(buffer, 60)
-        buffer.update_priorities(np.arange(120), np.where(np.arange(120) % 7 == 0, 9.0, 1.0))
-        buffer.checkpoint("here")
-        expected = {each: float(chance) for each, chance in enumerate(chances(buffer))}
-    with readme(path, MADE[kind]()) as buffer:
-        drawn = np.concatenate([buffer.sample(120).index for _ in range(100)])
-    assert chi_square(drawn, expected) <= 1
-    assert chi_square(drawn, dict.fromkeys(range(120), 1 / 120)) > 1
-
-
 def test_of_several_agents(path: str) -> None:
     def opened() -> dr.MultiAgentReplayBuffer:
         return dr.MultiAgentReplayBuffer.open_or_create(
             path, LINE, TURN, n_agents=2, capacity=100, sampler=dr.Proportional(), checkpoint="latest", seed=0
         )
 
-    buffer = opened()
-    for row in range(40):
-        obs = np.full((2, 1), row, np.float32)
-        buffer.add(obs, [0, 1], 1.0, obs + 1, False, False)
-    list(learn(buffer, 5))
-    buffer.checkpoint("here")
-    expected = list(learn(buffer, 5))
-    buffer.close()
+    with opened() as buffer:
+        for row in range(40):
+            obs = np.full((2, 1), row, np.float32)
+            buffer.add(obs, [0, 1], 1.0, obs + 1, False, False)
+        list(learn(buffer, 5))
+        buffer.checkpoint("here")
+        expected = list(learn(buffer, 5))
     with opened() as again:
         assert list(learn(again, 5)) == expected
 
@@ -167,17 +152,6 @@ def test_what_begins_anew_is_said(path: str, before: Any, after: Any, said: str)
         assert len(buffer.sample(6)) == 6
 
 
-def test_a_state_that_does_not_fit_is_said(path: str) -> None:
-    """With a class of one's own, whose ``restore`` decides."""
-    with readme(path, Rarest()) as buffer:
-        add(buffer, 60)
-        state = buffer.sampler.state  # type: ignore[attr-defined]
-        buffer.sampler.state = lambda: ({"draws": 2}, state()[1])  # type: ignore[attr-defined]
-        buffer.checkpoint("here")
-    with pytest.warns(SamplerWarning, match="cannot be taken over"):
-        readme(path, Rarest()).close()
-
-
 @pytest.mark.parametrize(
     "stored",
     [
@@ -190,15 +164,7 @@ def test_a_state_that_does_not_fit_is_said(path: str) -> None:
 def test_a_document_that_is_none_is_said(stored: dict[str, Any]) -> None:
     """It may come from elsewhere."""
     with pytest.warns(SamplerWarning, match="begins anew"):
-        assert not resume_sampler(dr.Proportional(), dr.Transition(), stored, dict, "here")
-
-
-def test_priorities_of_other_items_are_said(path: str) -> None:
-    prepared(path, dr.Proportional())
-    with pytest.warns(SamplerWarning, match="its priorities are those of items of .*Transition.*, not of Sequence"):
-        readme(path, dr.Proportional(), view=dr.Sequence(3)).close()
-    with readme(path, dr.Proportional(), view=dr.Transition(gamma=0.5)) as buffer:
-        assert not buffer.sampler.is_new  # type: ignore[attr-defined]
+        assert not resumption(dr.Proportional(), dr.Transition(), stored, dict, "here")()
 
 
 def test_nothing_is_said_where_nothing_is_lost(path: str, tmp_path: pathlib.Path) -> None:

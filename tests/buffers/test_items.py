@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers import lives
+from helpers.configs import CONFIGS, WIDE, Config
+from helpers.recording import leaves, recorded_in
 
 import diskreplay as dr
 from diskreplay.errors import ClosedError
@@ -32,3 +34,11 @@ def test_items_are_what_get_takes(path: str) -> None:
         assert len(buffer.items()) == 54 + 14
     with pytest.raises(ClosedError):
         buffer.items()
+
+
+@pytest.mark.parametrize("config", [*CONFIGS, *WIDE], ids=lambda config: config.name)
+def test_no_items_make_an_empty_batch(config: Config, path: str) -> None:
+    with recorded_in(config, path, 9) as (buffer, _):
+        one, none = (leaves(buffer.get(buffer.items()[:count])) for count in (1, 0))
+    assert [array.shape for array in none] == [(0, *array.shape[1:]) for array in one]
+    assert [array.dtype for array in none] == [array.dtype for array in one]

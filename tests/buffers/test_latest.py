@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def writer(path: pathlib.Path, **options: Any) -> dr.ReplayBuffer:
+def writer(path: str | pathlib.Path, **options: Any) -> dr.ReplayBuffer:
     return dr.ReplayBuffer.open_or_create(path, LINE, TURN, **{"capacity": 500, **OPEN, **options})
 
 
@@ -48,12 +48,11 @@ def ends(buffer: dr.ReplayBuffer) -> dict[str, int]:
     return {name: facts["end"] for name, facts in buffer.stats()["streams"].items()}
 
 
-def numbers(path: pathlib.Path) -> dict[str, int]:
+def numbers(path: str) -> dict[str, int]:
     return {one.name: one.number for one in listed(path)}
 
 
-def test_a_clock_set_back_leads_to_no_older_checkpoint(tmp_path: pathlib.Path, clock: Clock) -> None:
-    path = tmp_path / "a.replay"
+def test_a_clock_set_back_leads_to_no_older_checkpoint(path: str, clock: Clock) -> None:
     with writer(path) as buffer:
         for step in range(6):
             add(buffer, 10)
@@ -67,8 +66,7 @@ def test_a_clock_set_back_leads_to_no_older_checkpoint(tmp_path: pathlib.Path, c
         assert len(buffer) == 60
 
 
-def test_checkpoints_of_one_commit_keep_their_order(tmp_path: pathlib.Path, clock: Clock) -> None:
-    path = tmp_path / "a.replay"
+def test_checkpoints_of_one_commit_keep_their_order(path: str, clock: Clock) -> None:
     clock.jump(0)
     with writer(path) as buffer:
         add(buffer, 10)
@@ -83,8 +81,7 @@ def test_checkpoints_of_one_commit_keep_their_order(tmp_path: pathlib.Path, cloc
         assert buffer.checkpoints == ["c", "a", "d", "a-new", "e"]
 
 
-def test_each_writer_goes_on_from_its_own_checkpoints(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "a.replay"
+def test_each_writer_goes_on_from_its_own_checkpoints(path: str) -> None:
     with writer(path) as first:
         add(first, 10)
         first.checkpoint("of first")
@@ -105,8 +102,7 @@ def test_each_writer_goes_on_from_its_own_checkpoints(tmp_path: pathlib.Path) ->
         assert ends(reader) == {"0": 10, "second": 100}, "a reader takes the newest of all"
 
 
-def test_the_error_names_the_newest_of_another(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "a.replay"
+def test_the_error_names_the_newest_of_another(path: str) -> None:
     with writer(path) as first:
         add(first, 10)
         first.checkpoint("of first")
@@ -118,7 +114,7 @@ def test_the_error_names_the_newest_of_another(tmp_path: pathlib.Path) -> None:
             dr.ReplayBuffer.open(path, stream=stream, checkpoint="latest")
     with pytest.raises(CheckpointError, match="checkpoint 'of first' has no stream 'new'"):
         dr.ReplayBuffer.open(path, stream="new", checkpoint="of first", or_last_commit=True)
-    assert Store(str(path), LocalFiles()).stream_names() == ["0"]
+    assert Store(path, LocalFiles()).stream_names() == ["0"]
 
 
 def test_a_mixture_goes_on_from_its_newest_checkpoint(tmp_path: pathlib.Path, clock: Clock) -> None:
@@ -172,9 +168,9 @@ def test_a_mixture_keeps_all_rows_where_one_part_cannot_go_back(tmp_path: pathli
         assert len(first) == 15
 
 
-def change_checkpoint(path: pathlib.Path, name: str, **changes: Any) -> None:
+def change_checkpoint(path: str, name: str, **changes: Any) -> None:
     """Changes fields of a checkpoint's document; one that becomes None goes."""
-    file = path / "checkpoints" / name / "zarr.json"
+    file = pathlib.Path(path, "checkpoints", name, "zarr.json")
     ours = json.loads(file.read_bytes())["attributes"]["diskreplay"]
     changed = {key: value for key, value in {**ours, **changes}.items() if value is not None}
     file.write_bytes(metadata.dump(metadata.group_document(changed, f"checkpoints/{name}")))
@@ -184,8 +180,7 @@ def change_checkpoint(path: pathlib.Path, name: str, **changes: Any) -> None:
     "wrong",
     [{"number": None}, {"id": None}, {"number": -1}, {"number": "7"}, {"number": 1 << 60}, {"id": 3}, {"maker": 3}],
 )
-def test_what_is_no_number_id_or_maker_is_damage(tmp_path: pathlib.Path, wrong: dict[str, Any]) -> None:
-    path = tmp_path / "a.replay"
+def test_what_is_no_number_id_or_maker_is_damage(path: str, wrong: dict[str, Any]) -> None:
     with writer(path) as buffer:
         buffer.checkpoint("a")
     change_checkpoint(path, "a", **wrong)
@@ -193,8 +188,7 @@ def test_what_is_no_number_id_or_maker_is_damage(tmp_path: pathlib.Path, wrong: 
         listed(path)
 
 
-def test_numbers_end_and_names_go_on(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "a.replay"
+def test_numbers_end_and_names_go_on(path: str) -> None:
     with writer(path) as buffer:
         buffer.checkpoint("a")
     change_checkpoint(path, "a", number=1 << 48)

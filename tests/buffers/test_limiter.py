@@ -23,7 +23,7 @@ from helpers.crashes import images_of
 from helpers.effort import examples, stride
 from helpers.model import Leaf
 from helpers.patience import PATIENCE
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, recorded_in, reopen
 from helpers.testing import FaultyFiles, SimulatedDisk
 from helpers.threads import beside
 
@@ -65,8 +65,7 @@ def test_leave_is_given_as_by_the_definition(path: str, envs: int, ratio: float,
     kept: tuple[int, int] | None = None
     for step in range(examples(2000, least=400)):
         count = int(rng.integers(1, int(2 * error - envs * ratio) + 1))
-        assert limiter.may_add() == told.may_add()
-        assert limiter.may_sample(count) == told.may_sample(count)
+        assert (limiter.may_add(), limiter.may_sample(count)) == (told.may_add(), told.may_sample(count))
         if rng.random() < (0.97, 0.4)[step // 25 % 2]:  # now the one runs ahead, now the other
             if told.may_add():
                 limiter.wait_to_add(timeout=0)
@@ -185,8 +184,7 @@ def test_two_threads_keep_the_ratio(path: str) -> None:
 
 def test_two_writers_see_each_other_by_what_they_commit(path: str) -> None:
     """As two processes: each with its own buffer of the store; the one that waits finds what the other committed."""
-    with CONFIG.create(path) as actor, reopen(CONFIG, path, stream="learner", capacity=1) as learner:
-        recording = Recording(CONFIG)
+    with recorded_in(CONFIG, path) as (actor, recording), reopen(CONFIG, path, stream="learner", capacity=1) as learner:
         adding, sampling = (dr.RateLimiter(buffer, 2.0, 10, 16) for buffer in (actor, learner))
         recording.add(actor, 9)
         assert not sampling.may_sample(4)
@@ -263,8 +261,7 @@ def started(path: str, turns: int, end: str) -> Iterator[subprocess.Popen[str]]:
 def test_two_processes_keep_the_ratio(path: str) -> None:
     """Neither runs ahead by more than the bounds, and neither waits for ever, though each commits seldom by itself."""
     slow: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
-    with CONFIG.create(path, **slow) as buffer, started(path, 30, "close") as learner:
-        recording = Recording(CONFIG)
+    with recorded_in(CONFIG, path, **slow) as (buffer, recording), started(path, 30, "close") as learner:
         limiter = dr.RateLimiter(buffer, 4.0, 20, 64)
         for _ in range(130):
             limiter.wait_to_add(timeout=PATIENCE)
@@ -272,8 +269,7 @@ def test_two_processes_keep_the_ratio(path: str) -> None:
             assert limiter.inserts <= 20 or limiter.inserts * 4 - limiter.samples <= 80 + 64
         buffer.commit()
         output, _ = learner.communicate(timeout=PATIENCE)
-        assert learner.returncode == 0
-        assert output.split() == [str(turn) for turn in range(30)]
+        assert (learner.returncode, output.split()) == (0, [str(turn) for turn in range(30)])
         buffer.refresh()
         limiter._read_counts()
         assert limiter.samples == 480
@@ -282,8 +278,7 @@ def test_two_processes_keep_the_ratio(path: str) -> None:
 @pytest.mark.long("test_two_processes_keep_the_ratio")
 def test_the_other_side_is_killed_and_comes_again(path: str) -> None:
     """Its last commit counts; who waits says who is gone; when it is back, both go on."""
-    with CONFIG.create(path, commit_rows=1 << 20, commit_seconds=1e9) as buffer:
-        recording = Recording(CONFIG)
+    with recorded_in(CONFIG, path, commit_rows=1 << 20, commit_seconds=1e9) as (buffer, recording):
         with started(path, 4, "wait") as learner:
             limiter = dr.RateLimiter(buffer, 4.0, 20, 64)
             for _ in range(22):
@@ -345,21 +340,20 @@ def test_a_crash_keeps_rows_and_counts_together() -> None:
     disk.mkdir("/shelf")
     disk.sync_dir("/")
     files = FaultyFiles(disk)
-    buffer = config.create("/shelf/a", files=files)
-    limiter, recording = dr.RateLimiter(buffer, 4, 2, 40), Recording(config)
+    with config.create("/shelf/a", files=files) as buffer:
+        limiter, recording = dr.RateLimiter(buffer, 4, 2, 40), Recording(config)
 
-    recording.add(buffer, 4)
-    limiter.wait_to_sample(16)
-    buffer.commit()
-    images = images_of(disk, files, stride(3, "crash points of a limiter"))
-    recording.add(buffer, 3)
-    limiter.wait_to_sample(8)
-    buffer.commit()
-    limiter.wait_to_sample(5)
-    buffer.commit()
-    images.append(disk.after_power_loss())
-    files.heal()
-    buffer.close()
+        recording.add(buffer, 4)
+        limiter.wait_to_sample(16)
+        buffer.commit()
+        images = images_of(disk, files, stride(3, "crash points of a limiter"))
+        recording.add(buffer, 3)
+        limiter.wait_to_sample(8)
+        buffer.commit()
+        limiter.wait_to_sample(5)
+        buffer.commit()
+        images.append(disk.after_power_loss())
+        files.heal()
     found = set()
     for image in images:
         with dr.ReplayBuffer.open("/shelf/a", files=image, commit_seconds=1e9) as survivor:
@@ -369,8 +363,7 @@ def test_a_crash_keeps_rows_and_counts_together() -> None:
 
 
 def test_a_store_without_a_limiter_has_no_count(path: str) -> None:
-    with CONFIG.create(path) as buffer:
-        Recording(CONFIG).add(buffer, 5)
+    with recorded_in(CONFIG, path, 5) as (buffer, _):
         buffer.commit()
         record = pathlib.Path(path, "streams/0/zarr.json")
         assert "sampled" not in record.read_text()
@@ -414,8 +407,7 @@ def test_the_narrowest_band_never_holds_both_sides_back(path: str, ratio: float,
     """Regression: by rounding it did, after 162 steps."""
     config = Config("limited", Leaf((2,), np.float32), num_envs=envs, capacity=12 * envs)
     least = float((Fraction(repr(ratio)) * envs + count) / 2)
-    recording = Recording(config)
-    with config.create(path) as buffer:
+    with recorded_in(config, path) as (buffer, recording):
         limiter = dr.RateLimiter(buffer, ratio, 10, math.nextafter(least, math.inf))
         for _ in range(600):
             if limiter.may_sample(count):
@@ -438,18 +430,16 @@ def test_the_other_stream_may_have_more_environments(path: str) -> None:
 
 
 def test_nothing_is_counted_over_a_closed_buffer(path: str) -> None:
-    buffer = CONFIG.create(path)
-    Recording(CONFIG).add(buffer, 20)
-    limiter = dr.RateLimiter(buffer, 1, 10, 8)
-    buffer.close()
+    with CONFIG.create(path) as buffer:
+        Recording(CONFIG).add(buffer, 20)
+        limiter = dr.RateLimiter(buffer, 1, 10, 8)
     with pytest.raises(ClosedError):
         limiter.wait_to_sample(2)
     assert limiter.samples == 0
 
 
 def test_a_count_that_no_record_can_hold(path: str) -> None:
-    with CONFIG.create(path) as buffer:
-        Recording(CONFIG).add(buffer, 20)
+    with recorded_in(CONFIG, path, 20) as (buffer, _):
         limiter = dr.RateLimiter(buffer, 1e19, 1, 1e21)
         limiter.wait_to_sample(1 << 62)
         with pytest.raises(StateError, match="can be counted"):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import shutil
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.configs import Config
 from helpers.model import Leaf
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, recorded_in, reopen
 
 import diskreplay as dr
 from diskreplay.buffers import limiter as limiters
@@ -42,25 +40,13 @@ def steps(limiter: dr.RateLimiter, buffer: dr.ReplayBuffer, recording: Recording
     return made
 
 
-@contextlib.contextmanager
-def filled(path: str, **options: Any) -> Iterator[tuple[dr.ReplayBuffer, Recording]]:
-    """A new store with 50 rows."""
-    with CONFIG.create(path, **options) as buffer:
-        recording = Recording(CONFIG)
-        recording.add(buffer, 50)
-        yield buffer, recording
-
-
 @pytest.mark.parametrize("envs", [1, 3])
 def test_rows_that_were_there_before_the_first_limiter_allow_and_ask_nothing(path: str, envs: int) -> None:
     """Regression: 300 rows of demonstrations allowed 300 samples at once, beyond the band."""
     config = Config("limited", Leaf((2,), np.float32), num_envs=envs, capacity=400 * envs)
-    with config.create(path) as buffer:
-        recording = Recording(config)
-        recording.add(buffer, 300)
+    with recorded_in(config, path, 300) as (buffer, recording):
         limiter = dr.RateLimiter(buffer, 2, 10, 24)
-        assert limiter.inserts == 300 * envs
-        assert limiter.most_inserts == 300 * envs + 12
+        assert (limiter.inserts, limiter.most_inserts) == (300 * envs, 300 * envs + 12)
         assert batches(limiter) == 6  # down to the lower bound, 24 samples
         assert steps(limiter, buffer, recording) == 24 // envs  # up to the upper one: 48 samples
         assert batches(limiter) == 12
@@ -68,9 +54,7 @@ def test_rows_that_were_there_before_the_first_limiter_allow_and_ask_nothing(pat
 
 def test_the_rows_before_the_least_size_begin_nothing(path: str) -> None:
     """Fewer rows than ``min_size``: the surplus is in the middle at ``min_size``, as in an empty store."""
-    with CONFIG.create(path) as buffer:
-        recording = Recording(CONFIG)
-        recording.add(buffer, 30)
+    with recorded_in(CONFIG, path, 30) as (buffer, recording):
         first = dr.RateLimiter(buffer, 1, 10, 8)
         assert batches(first) == 2
         limiter = dr.RateLimiter(buffer, 1, 100, 8)
@@ -82,7 +66,7 @@ def test_the_rows_before_the_least_size_begin_nothing(path: str) -> None:
 
 
 def test_the_same_ratio_goes_on_after_a_restart(path: str) -> None:
-    with filled(path) as (buffer, recording):
+    with recorded_in(CONFIG, path, 50) as (buffer, recording):
         assert batches(dr.RateLimiter(buffer, 2, 10, 24)) == 6
     for _ in range(3):
         with reopen(CONFIG, path) as buffer:
@@ -100,13 +84,12 @@ def test_another_ratio_or_least_size_begins_anew_and_so_does_the_first_again(
     path: str, other: float, least: int
 ) -> None:
     """Regression: a smaller ratio blocked the learner for as many rows as the larger one had drawn samples."""
-    with filled(path) as (buffer, recording):
+    with recorded_in(CONFIG, path, 50) as (buffer, recording):
         assert batches(dr.RateLimiter(buffer, 2, 10, 24)) == 6
     with reopen(CONFIG, path) as buffer:
         recording.lose(50)
         limiter = dr.RateLimiter(buffer, other, least, 24)
-        assert batches(limiter) == 6
-        assert steps(limiter, buffer, recording) == 48 // other
+        assert (batches(limiter), steps(limiter, buffer, recording)) == (6, 48 // other)
     with reopen(CONFIG, path) as buffer:
         limiter = dr.RateLimiter(buffer, 2, 10, 24)
         assert limiter.may_add()
@@ -115,18 +98,17 @@ def test_another_ratio_or_least_size_begins_anew_and_so_does_the_first_again(
 
 def test_a_store_of_an_earlier_version_begins_in_the_middle(path: str) -> None:
     """Its records have the count of samples, and no start."""
-    with filled(path) as (buffer, _):
+    with recorded_in(CONFIG, path, 50) as (buffer, _):
         buffer.engine.writable().sampled = 7_000
     assert "limiter" not in pathlib.Path(path, "streams/0/zarr.json").read_text()
     with reopen(CONFIG, path) as buffer:
         limiter = dr.RateLimiter(buffer, 2, 10, 24)
-        assert limiter.samples == 7_000
-        assert batches(limiter) == 6
+        assert (limiter.samples, batches(limiter)) == (7_000, 6)
 
 
 def test_a_start_is_durable_with_the_samples(path: str) -> None:
     """Killed before a commit, neither is there; after it, both are."""
-    with filled(path, **SLOW) as (buffer, _):
+    with recorded_in(CONFIG, path, 50, **SLOW) as (buffer, _):
         buffer.commit()
         limiter = dr.RateLimiter(buffer, 2, 10, 24)
         assert batches(limiter) == 6
@@ -164,17 +146,14 @@ def test_both_processes_go_by_one_start(path: str, mode: str) -> None:
         learner.commit()
         adding._refresh_counts()
         sampling._refresh_counts()
-        assert sampling._start == adding._start
-        assert sampling.most_inserts == adding.most_inserts
+        assert (sampling._start, sampling.most_inserts) == (adding._start, adding.most_inserts)
         assert (adding.inserts, adding.samples) == (sampling.inserts, sampling.samples) == (160, 24)
     with reopen(CONFIG, path, stream="learner") as learner, dr.ReplayBuffer.open(path, stream="actor") as actor:
         assert dr.RateLimiter(learner, 2, 10, 24)._start == dr.RateLimiter(actor, 2, 10, 24)._start == adding._start
 
 
 def test_a_learner_of_another_ratio_is_followed_by_an_actor_of_the_same(path: str) -> None:
-    with CONFIG.create(path, **SLOW) as actor:
-        recording = Recording(CONFIG)
-        recording.add(actor, 100)
+    with recorded_in(CONFIG, path, 100, **SLOW) as (actor, recording):
         for ratio in (8, 1, 8):
             actor.commit()
             with reopen(CONFIG, path, stream="learner", capacity=1) as learner:
@@ -189,7 +168,7 @@ def test_a_learner_of_another_ratio_is_followed_by_an_actor_of_the_same(path: st
 
 
 def test_clear_takes_neither_counts_nor_the_start(path: str) -> None:
-    with filled(path) as (buffer, recording):
+    with recorded_in(CONFIG, path, 50) as (buffer, recording):
         limiter = dr.RateLimiter(buffer, 2, 10, 24)
         assert batches(limiter) == 6
         buffer.clear()
@@ -202,24 +181,22 @@ def test_clear_takes_neither_counts_nor_the_start(path: str) -> None:
 
 
 def test_going_back_to_a_checkpoint_takes_the_start_back(path: str) -> None:
-    with filled(path) as (buffer, recording):
+    with recorded_in(CONFIG, path, 50) as (buffer, recording):
         assert batches(dr.RateLimiter(buffer, 2, 10, 24)) == 6
         buffer.checkpoint("then")
         limiter = dr.RateLimiter(buffer, 8, 10, 24)
-        assert batches(limiter) == 6
-        assert steps(limiter, buffer, recording) == 6
+        assert (batches(limiter), steps(limiter, buffer, recording)) == (6, 6)
     with reopen(CONFIG, path, checkpoint="then") as buffer:
         recording.lose(50)
         limiter = dr.RateLimiter(buffer, 2, 10, 24)
-        assert (limiter.inserts, limiter.samples) == (50, 24)
-        assert batches(limiter) == 0
+        assert (limiter.inserts, limiter.samples, batches(limiter)) == (50, 24, 0)
         recording.add(buffer, 2)
         assert batches(limiter) == 1
 
 
 def test_a_start_ahead_of_rows_that_were_given_up_holds_nobody_back(path: str) -> None:
     """The actor goes back to a checkpoint; the learner's record, which did not, began later than that."""
-    with filled(path) as (actor, recording):
+    with recorded_in(CONFIG, path, 50) as (actor, recording):
         actor.checkpoint("then")
         recording.add(actor, 200)
         actor.commit()
@@ -230,8 +207,7 @@ def test_a_start_ahead_of_rows_that_were_given_up_holds_nobody_back(path: str) -
         actor.commit()
         with reopen(CONFIG, path, stream="learner") as learner:
             limiter = dr.RateLimiter(learner, 2, 10, 24)
-            assert (limiter.inserts, limiter.samples) == (50, 24)
-            assert batches(limiter) == 6
+            assert (limiter.inserts, limiter.samples, batches(limiter)) == (50, 24, 6)
             recording.add(actor, 2)
             actor.commit()
             assert batches(limiter) == 1
@@ -240,8 +216,7 @@ def test_a_start_ahead_of_rows_that_were_given_up_holds_nobody_back(path: str) -
 def test_the_newest_start_is_the_one_of_the_highest_number(path: str) -> None:
     starts = [LimiterStart(2, 50, 0, 10, 2.0), LimiterStart(1, 90, 40, 10, 8.0)]
     assert max(starts).number == 2
-    with CONFIG.create(path) as actor, reopen(CONFIG, path, stream="learner", capacity=1) as learner:
-        Recording(CONFIG).add(actor, 100)
+    with recorded_in(CONFIG, path, 100) as (actor, _), reopen(CONFIG, path, stream="learner", capacity=1) as learner:
         actor.engine.writable().limiter, learner.engine.writable().limiter = starts
         actor.commit()
         learner.commit()
@@ -271,8 +246,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_waits_is_told_once_for_what(path: str, soon: None) -> None:
-    with CONFIG.create(path) as buffer:
-        recording = Recording(CONFIG)
+    with recorded_in(CONFIG, path) as (buffer, recording):
         limiter = dr.RateLimiter(buffer, 2, 10, 24)
         recording.add(buffer, 7)
         with pytest.raises(RateLimitError), pytest.warns(RateLimitWarning) as told:
@@ -284,8 +258,7 @@ def test_who_waits_is_told_once_for_what(path: str, soon: None) -> None:
         assert batches(limiter) == 6
         with pytest.raises(RateLimitError), pytest.warns(RateLimitWarning, match="waiting for inserts: 10 ") as told:
             limiter.wait_to_sample(4, timeout=0.05)
-        assert len(told) == 1
-        assert steps(limiter, buffer, recording) == 24
+        assert (len(told), steps(limiter, buffer, recording)) == (1, 24)
         with pytest.raises(RateLimitError), pytest.warns(RateLimitWarning, match="waiting for samples: 34 ") as told:
             limiter.wait_to_add(timeout=0.05)
         assert len(told) == 1
@@ -295,8 +268,7 @@ def test_who_waits_is_told_once_for_what(path: str, soon: None) -> None:
 
 
 def test_who_waits_for_another_process_is_told_of_it(path: str, soon: None) -> None:
-    with CONFIG.create(path) as actor, reopen(CONFIG, path, stream="learner", capacity=1) as learner:
-        Recording(CONFIG).add(actor, 50)
+    with recorded_in(CONFIG, path, 50) as (actor, _), reopen(CONFIG, path, stream="learner", capacity=1) as learner:
         actor.commit()
         learner.refresh()
         limiter = dr.RateLimiter(learner, 2, 10, 24)
@@ -317,7 +289,7 @@ def test_a_short_wait_is_not_told(path: str) -> None:
 
 def test_rows_that_are_added_without_asking_are_told_once(path: str) -> None:
     """Only in one process: with several, one is right not to see what the others add at the moment."""
-    with filled(path) as (buffer, recording):
+    with recorded_in(CONFIG, path, 50) as (buffer, recording):
         limiter = dr.RateLimiter(buffer, 2, 10, 24)
         steps(limiter, buffer, recording)
         limiter.wait_to_sample(4)

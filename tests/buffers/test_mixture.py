@@ -37,10 +37,12 @@ OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
 class Pair:
     """Two stores of one kind, and the oracle's logs of them."""
 
-    def __init__(self, config: Config, folder: pathlib.Path, sampler: Any = dr.Uniform) -> None:
+    def __init__(self, config: Config, folder: pathlib.Path, sampler: Any = dr.Uniform, rows: int = 0) -> None:
         self.paths = [str(folder / name) for name in ("a.replay", "b.replay")]
         self.logs = [Recording(config, seed) for seed in (0, 1)]
         self.buffers = [config.create(path, seed=seed, sampler=sampler()) for seed, path in enumerate(self.paths)]
+        for part in (0, 1):
+            self.add(part, rows)
 
     def add(self, part: int, rows: int) -> None:
         self.logs[part].add(self.buffers[part], rows)
@@ -62,33 +64,28 @@ def check(mixture: dr.Mixture[Any], batch: Any, logs: list[Recording], counts: l
 @pytest.mark.parametrize("config", [VECTORS, STACKS, DICTS], ids=repr)
 def test_batches_beside_the_oracle(config: Config, tmp_path: pathlib.Path) -> None:
     """Random additions, samples and look-ups of two writers; the counts by the definition of a quota."""
-    pair, rng = Pair(config, tmp_path), np.random.default_rng(4)
-    mixture = dr.Mixture(pair.buffers, fractions=(0.3, 0.7))
-    for part in (0, 1):
-        pair.add(part, 30)
-    given = [0, 0]
-    for _ in range(examples(100, least=20)):
-        pair.add(int(rng.integers(2)), int(rng.integers(0, 3)))
-        size = int(rng.integers(1, 14))
-        batch = mixture.sample(size)
-        numbers, _ = mixture.split(batch.index)
-        given = [before + int((numbers == part).sum()) for part, before in enumerate(given)]
-        assert abs(10 * given[0] - 3 * sum(given)) < 10
-        check(mixture, batch, pair.logs, np.bincount(numbers, minlength=2).tolist())
-        order = rng.permutation(size)
-        again = mixture.get(batch.index[order])
-        for name in ("index", "reward", "terminated"):
-            assert (getattr(again, name) == getattr(batch, name)[order]).all()
-        assert not [name for name in ("a", "b") if isinstance(again.obs, dict) and len(again.obs[name]) != size]
-    mixture.close()
+    pair, rng = Pair(config, tmp_path, rows=30), np.random.default_rng(4)
+    with dr.Mixture(pair.buffers, fractions=(0.3, 0.7)) as mixture:
+        given = [0, 0]
+        for _ in range(examples(100, least=20)):
+            pair.add(int(rng.integers(2)), int(rng.integers(0, 3)))
+            size = int(rng.integers(1, 14))
+            batch = mixture.sample(size)
+            numbers, _ = mixture.split(batch.index)
+            given = [before + int((numbers == part).sum()) for part, before in enumerate(given)]
+            assert abs(10 * given[0] - 3 * sum(given)) < 10
+            check(mixture, batch, pair.logs, np.bincount(numbers, minlength=2).tolist())
+            order = rng.permutation(size)
+            again = mixture.get(batch.index[order])
+            for name in ("index", "reward", "terminated"):
+                assert (getattr(again, name) == getattr(batch, name)[order]).all()
+            assert not [name for name in ("a", "b") if isinstance(again.obs, dict) and len(again.obs[name]) != size]
 
 
 @pytest.mark.long
 def test_each_part_draws_what_it_would_draw_alone(tmp_path: pathlib.Path) -> None:
     """The distribution over all is that of the parts by their fractions, and the very draws are the same."""
-    pair = Pair(VECTORS, tmp_path)
-    for part in (0, 1):
-        pair.add(part, 40)
+    pair = Pair(VECTORS, tmp_path, rows=40)
     with dr.Mixture(pair.buffers, fractions=(1, 3)) as mixture:
         index = np.concatenate([mixture.sample(8).index for _ in range(examples(1500, "draws", least=500))])
         chances = {
@@ -97,14 +94,13 @@ def test_each_part_draws_what_it_would_draw_alone(tmp_path: pathlib.Path) -> Non
             for each in pair.logs[part].log.ids(1)
         }
         assert chi_square(index, chances) <= 1
-    alone = dr.ReplayBuffer.open(pair.paths[0], seed=7)
-    parts = [dr.ReplayBuffer.open(pair.paths[0], mode="r", seed=7), dr.ReplayBuffer.open(pair.paths[1])]
-    with dr.Mixture(parts) as both:
-        for size in (6, 2, 9, 9):
-            batch = both.sample(size)
-            numbers, own = both.split(batch.index)
-            assert own[numbers == 0].tolist() == alone.sample(int((numbers == 0).sum())).index.tolist()
-    alone.close()
+    with dr.ReplayBuffer.open(pair.paths[0], seed=7) as alone:
+        parts = [dr.ReplayBuffer.open(pair.paths[0], mode="r", seed=7), dr.ReplayBuffer.open(pair.paths[1])]
+        with dr.Mixture(parts) as both:
+            for size in (6, 2, 9, 9):
+                batch = both.sample(size)
+                numbers, own = both.split(batch.index)
+                assert own[numbers == 0].tolist() == alone.sample(int((numbers == 0).sum())).index.tolist()
 
 
 def test_large_frames_are_joined_without_a_copy(tmp_path: pathlib.Path) -> None:
@@ -312,14 +308,13 @@ def test_bad_arguments(tmp_path: pathlib.Path) -> None:
     for arguments, message in wrong:
         with pytest.raises(InputError, match=message):
             dr.Mixture(*arguments)
-    mixture = dr.Mixture([buffer])
-    for size in (0, -1, 2.0):
-        with pytest.raises(InputError, match="batch_size"):
-            mixture.sample(size)  # type: ignore[arg-type]
-    with pytest.raises(NotEnoughDataError, match=r"part 0 of the mixture, .*a.*holds 0 transitions"):
-        mixture.sample(3)
-    assert mixture._given == [0]
-    mixture.close()
+    with dr.Mixture([buffer]) as mixture:
+        for size in (0, -1, 2.0):
+            with pytest.raises(InputError, match="batch_size"):
+                mixture.sample(size)  # type: ignore[arg-type]
+        with pytest.raises(NotEnoughDataError, match=r"part 0 of the mixture, .*a.*holds 0 transitions"):
+            mixture.sample(3)
+        assert mixture._given == [0]
     with pytest.raises(ClosedError):
         mixture.sample(1)
     with pytest.raises(ClosedError):
@@ -357,8 +352,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(second: str, sampler: Any, tmp_path: p
         pair.add(0, 9)
         mixture.sample(2)
         mixture.checkpoint("two", {"step": 2})
-        assert mixture.checkpoints == ["one", "two"]
-        assert mixture.checkpoint_metadata("two") == {"step": 2}
+        assert (mixture.checkpoints, mixture.checkpoint_metadata("two")) == (["one", "two"], {"step": 2})
         expected = drawn(mixture, tell)
         with pytest.raises(CheckpointError, match="there is a checkpoint 'two' already"):
             mixture.checkpoint("two")
@@ -380,8 +374,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(second: str, sampler: Any, tmp_path: p
 
 
 def test_what_is_not_a_checkpoint_of_the_mixture_is_said(tmp_path: pathlib.Path) -> None:
-    pair = Pair(VECTORS, tmp_path)
-    pair.add(0, 20), pair.add(1, 20)
+    pair = Pair(VECTORS, tmp_path, rows=20)
     pair.buffers[0].checkpoint("alone")
     for buffer in pair.buffers:
         buffer.close()
@@ -409,8 +402,7 @@ def test_what_is_not_a_checkpoint_of_the_mixture_is_said(tmp_path: pathlib.Path)
 
 def test_what_does_not_fit_a_checkpoint_costs_no_rows(tmp_path: pathlib.Path) -> None:
     """Opening at a checkpoint goes back to it: before that, all is looked at."""
-    pair = Pair(VECTORS, tmp_path)
-    pair.add(0, 20), pair.add(1, 20)
+    pair = Pair(VECTORS, tmp_path, rows=20)
     with dr.Mixture(pair.buffers) as mixture:
         mixture.checkpoint("here")
         pair.add(0, 7), pair.add(1, 7)
@@ -426,8 +418,7 @@ def test_what_does_not_fit_a_checkpoint_costs_no_rows(tmp_path: pathlib.Path) ->
 
 
 def test_a_damaged_count_is_an_error_with_a_name(tmp_path: pathlib.Path) -> None:
-    pair = Pair(VECTORS, tmp_path)
-    pair.add(0, 20), pair.add(1, 20)
+    pair = Pair(VECTORS, tmp_path, rows=20)
     with dr.Mixture(pair.buffers) as mixture:
         mixture._given = [50, 2]
         mixture.checkpoint("here")
@@ -438,8 +429,7 @@ def test_a_damaged_count_is_an_error_with_a_name(tmp_path: pathlib.Path) -> None
 
 def test_a_part_that_is_read_may_have_moved_on(tmp_path: pathlib.Path) -> None:
     """It draws from what is there now, priorities of rows that were taken back forgotten."""
-    pair = Pair(VECTORS, tmp_path, dr.Proportional)
-    pair.add(0, 20), pair.add(1, 20)
+    pair = Pair(VECTORS, tmp_path, dr.Proportional, rows=20)
     pair.buffers[1].checkpoint("before")
     pair.add(1, 10)
     pair.buffers[1].commit()
@@ -471,20 +461,19 @@ def test_a_crash_at_every_operation_of_a_checkpoint(tmp_path: pathlib.Path) -> N
     def opened(on: Any, name: str) -> dr.Mixture[Any]:
         return dr.Mixture.open([(path, {"files": on, **OPEN}) for path in paths], checkpoint=name)
 
-    mixture = dr.Mixture(buffers)
-    for log, buffer in zip(logs, buffers, strict=True):
-        log.add(buffer, 8)
-    mixture.checkpoint("one")
-    expected = {"one": [mixture.sample(3).index.tolist() for _ in range(3)]}
-    for log, buffer in zip(logs, buffers, strict=True):
-        log.add(buffer, 3)
-    images = images_of(disk, files, stride(7, "crash points of a mixture"))
-    mixture.checkpoint("two")
-    expected["two"] = [mixture.sample(3).index.tolist() for _ in range(3)]
-    mixture.drop_checkpoint("one")
-    images.append(disk.after_power_loss())
-    files.heal()
-    mixture.close()
+    with dr.Mixture(buffers) as mixture:
+        for log, buffer in zip(logs, buffers, strict=True):
+            log.add(buffer, 8)
+        mixture.checkpoint("one")
+        expected = {"one": [mixture.sample(3).index.tolist() for _ in range(3)]}
+        for log, buffer in zip(logs, buffers, strict=True):
+            log.add(buffer, 3)
+        images = images_of(disk, files, stride(7, "crash points of a mixture"))
+        mixture.checkpoint("two")
+        expected["two"] = [mixture.sample(3).index.tolist() for _ in range(3)]
+        mixture.drop_checkpoint("one")
+        images.append(disk.after_power_loss())
+        files.heal()
     assert len(images) > 10
     found = set()
     for image in images:
@@ -504,8 +493,7 @@ def test_a_crash_at_every_operation_of_a_checkpoint(tmp_path: pathlib.Path) -> N
 
 def test_a_crash_is_no_error_that_leaves_a_lock(tmp_path: pathlib.Path) -> None:
     """And a checkpoint that a part alone has, under the name that is asked for next, is in nobody's way."""
-    pair, files = Pair(VECTORS, tmp_path), FaultyFiles()
-    pair.add(0, 20), pair.add(1, 20)
+    pair, files = Pair(VECTORS, tmp_path, rows=20), FaultyFiles()
     for buffer in pair.buffers:
         buffer.close()
     with dr.Mixture.open([(pair.paths[0], {"files": files}), pair.paths[1]]) as mixture:
@@ -524,8 +512,7 @@ def test_a_crash_is_no_error_that_leaves_a_lock(tmp_path: pathlib.Path) -> None:
 
 
 def test_an_interrupted_sample_leaves_the_shares(tmp_path: pathlib.Path) -> None:
-    pair = Pair(VECTORS, tmp_path)
-    pair.add(0, 20), pair.add(1, 20)
+    pair = Pair(VECTORS, tmp_path, rows=20)
     with dr.Mixture(pair.buffers, fractions=(1, 2)) as mixture:
         interrupts, tried = Interrupts(KeyboardInterrupt), 0
         for at in range(5, 300, stride(10, "interrupts of a mixture")):
@@ -538,8 +525,7 @@ def test_an_interrupted_sample_leaves_the_shares(tmp_path: pathlib.Path) -> None
 
 
 def test_batches_of_a_loader_are_those_of_sample(tmp_path: pathlib.Path) -> None:
-    pair = Pair(VECTORS, tmp_path)
-    pair.add(0, 20), pair.add(1, 20)
+    pair = Pair(VECTORS, tmp_path, rows=20)
     with dr.Mixture(pair.buffers) as mixture, mixture.loader(6, prefetch=1) as loader:
         for _ in range(4):
             batch = next(loader)

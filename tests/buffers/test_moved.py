@@ -85,13 +85,12 @@ def test_a_writer_whose_store_is_gone_writes_nothing(
 
 
 def test_a_store_that_is_moved_back_goes_on(path: str) -> None:
-    buffer = create(path, 20)
-    move(path)
-    with pytest.raises(StateError, match="20 rows are in no commit"):
-        buffer.commit()
-    add(buffer)
-    pathlib.Path(f"{path}.moved").rename(path)
-    buffer.close()
+    with create(path, 20) as buffer:
+        move(path)
+        with pytest.raises(StateError, match="20 rows are in no commit"):
+            buffer.commit()
+        add(buffer)
+        pathlib.Path(f"{path}.moved").rename(path)
     assert rows_in(path) == 21
 
 
@@ -108,10 +107,9 @@ def test_a_link_to_the_store_may_be_changed_for_another_one(tmp_path: pathlib.Pa
 
 def test_a_path_that_cannot_be_looked_at_is_a_failed_write(path: str) -> None:
     files = FaultyFiles(LocalFiles())
-    buffer = create(path, 20, files=files)
-    files.fail_at(0, 5, names=["is_at"])
-    with pytest.raises(dr.errors.WriteFailedError, match="Input/output"):
-        buffer.commit()
-    files.heal()
-    buffer.close()
+    with create(path, 20, files=files) as buffer:
+        files.fail_at(0, 5, names=["is_at"])
+        with pytest.raises(dr.errors.WriteFailedError, match="Input/output"):
+            buffer.commit()
+        files.heal()
     assert rows_in(path) == 20

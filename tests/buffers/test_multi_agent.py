@@ -188,8 +188,7 @@ def test_nested_observations_and_columns_of_the_user(path: str) -> None:
         np.testing.assert_array_equal(batch.next_obs["b"][0], [2, 3])
         np.testing.assert_array_equal(batch.extra["log"], [[1, 2]])
         assert batch.action_onehot is None
-        assert set(batch.extra) == {"log"}
-        assert buffer.n_agents == 2
+        assert (set(batch.extra), buffer.n_agents) == ({"log"}, 2)
 
 
 def test_bad_arguments_change_nothing(path: str) -> None:

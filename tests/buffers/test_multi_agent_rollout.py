@@ -187,9 +187,7 @@ def test_resuming_gives_the_same_minibatches(path: str) -> None:
         expected = draw(buffer)
         assert len(expected) > 600
     with dr.MultiAgentRolloutBuffer.open(path, checkpoint="here", seed=5) as buffer:
-        assert draw(buffer) == expected
-        assert buffer.td_lambda == 0.5
-        assert buffer.n_agents == N_AGENTS
+        assert (draw(buffer), buffer.td_lambda, buffer.n_agents) == (expected, 0.5, N_AGENTS)
 
 
 def test_bad_arguments(path: str) -> None:

@@ -23,8 +23,7 @@ def test_each_option_is_shown_with_its_default(buffer: Any) -> None:
     created, opened = (inspect.signature(method).parameters for method in (buffer.create, buffer.open))
     assert created["cache_bytes"].default is opened["cache_bytes"].default is None
     assert created["codec"].default is None
-    assert opened["mode"].default == "r+"
-    assert opened["seed"].annotation == "int | None"
+    assert (opened["mode"].default, opened["seed"].annotation) == ("r+", "int | None")
     for parameters in (created, opened):
         assert not any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
@@ -51,8 +50,7 @@ def test_help_says_what_each_option_is(buffer: Any) -> None:
 def test_all_that_is_left_out_is_filled_in(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "left", lambda: 1 << 50)
     with dr.ReplayBuffer.create(tmp_path / "a.replay", OBS, ACTION, capacity=10, cache_bytes=1) as buffer:
-        assert buffer.stats()["cache_bytes"] == 1
-        assert buffer.schema.stacks[0].frames == 1
+        assert (buffer.stats()["cache_bytes"], buffer.schema.stacks[0].frames) == (1, 1)
     with dr.ReplayBuffer.open(tmp_path / "a.replay") as buffer:
         assert buffer.stats()["cache_bytes"] == max(256 << 20, memory.limit() // 16)
     with dr.ReplayBuffer.open(tmp_path / "a.replay", mode="a", stream="b") as buffer:

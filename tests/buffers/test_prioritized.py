@@ -45,8 +45,7 @@ def go_on(rb, rounds):
 @pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("options", [{}, {"num_envs": 3}, {"view": dr.Transition(n_step=3), "num_envs": 2}])
-def test_a_checkpoint_goes_on_bit_for_bit(tmp_path, sampler, options):
-    path = tmp_path / "s"
+def test_a_checkpoint_goes_on_bit_for_bit(path, sampler, options):
     with create(path, sampler(), **options) as rb:
         add(rb, 0, 40)
         go_on(rb, 30)
@@ -84,12 +83,10 @@ def test_late_priorities_are_ignored(tmp_path):
         batch = rb.sample(5)
         add(rb, 10, 30)
         rb.update_priorities(batch.index, np.full(5, 100.0))
-        assert rb.sampler.ignored_updates == 5
-        assert rb.sampler.maximum == 1.0
+        assert (rb.sampler.ignored_updates, rb.sampler.maximum) == (5, 1.0)
 
 
-def test_several_streams(tmp_path):
-    path = tmp_path / "s"
+def test_several_streams(path):
     with create(path, dr.Proportional()) as rb, dr.ReplayBuffer.open(path, stream="actor") as actor:
         add(rb, 0, 10)
         add(actor, 0, 10)

@@ -258,30 +258,29 @@ def test_a_checkpoint_is_made_while_another_stream_goes_back(
         add(buffer, range(100))
         buffer.checkpoint("here")
         add(buffer, range(100, 200))
-    other = dr.ReplayBuffer.open(path, stream="other")
-    add(other, range(300, 305))
-    replace = StreamWriter.replace_record
-    replaced: list[Commit] = []
+    with dr.ReplayBuffer.open(path, stream="other") as other:
+        add(other, range(300, 305))
+        replace = StreamWriter.replace_record
+        replaced: list[Commit] = []
 
-    def replacing(writer: StreamWriter, record: Commit) -> None:
-        once = writer.name == "back" and len(replaced) == (first == "record")  # the first one announces the other
-        if writer.name == "back":
-            replaced.append(record)
-        if once and first == "checkpoint":
-            other.checkpoint("new")
-        replace(writer, record)
-        if once and first == "record":
-            other.checkpoint("new")
+        def replacing(writer: StreamWriter, record: Commit) -> None:
+            once = writer.name == "back" and len(replaced) == (first == "record")  # the first one announces the other
+            if writer.name == "back":
+                replaced.append(record)
+            if once and first == "checkpoint":
+                other.checkpoint("new")
+            replace(writer, record)
+            if once and first == "record":
+                other.checkpoint("new")
 
-    monkeypatch.setattr(StreamWriter, "replace_record", replacing)
-    rows = 200 if first == "checkpoint" else 100
-    if first == "checkpoint":
-        with pytest.raises(CheckpointError, match=r"would discard rows that \['new'\] still need"):
-            dr.ReplayBuffer.open(path, stream="back", checkpoint="here")
-    with dr.ReplayBuffer.open(path, stream="back", checkpoint=None if first == "checkpoint" else "here") as buffer:
-        assert rewards(buffer)[:rows] == list(range(rows))
-        add(buffer, range(400, 450))
-    other.close()
+        monkeypatch.setattr(StreamWriter, "replace_record", replacing)
+        rows = 200 if first == "checkpoint" else 100
+        if first == "checkpoint":
+            with pytest.raises(CheckpointError, match=r"would discard rows that \['new'\] still need"):
+                dr.ReplayBuffer.open(path, stream="back", checkpoint="here")
+        with dr.ReplayBuffer.open(path, stream="back", checkpoint=None if first == "checkpoint" else "here") as buffer:
+            assert rewards(buffer)[:rows] == list(range(rows))
+            add(buffer, range(400, 450))
     with dr.ReplayBuffer.open(path, mode="r", checkpoint="new") as reader:
         assert rewards(reader) == [*range(rows), *range(300, 305)]
     with dr.ReplayBuffer.open(path, mode="r") as reader:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import pathlib
-import shutil
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,172 +9,100 @@ import numpy as np
 import pytest
 from helpers.configs import CONFIGS, DEFAULT_CHUNKS, RAGGED, WIDE, Config
 from helpers.crashes import kill
-from helpers.effort import examples
-from helpers.model import KINDS, Actor, Log, arguments, check_batch, check_buffer, flat
-from helpers.recording import went_on
-from hypothesis import HealthCheck, note, settings
+from helpers.model import KINDS, Log, check_batch, check_buffer
+from helpers.streams_machine import OPEN, SEEDS, Reader, StreamsMachine, Writer, frozen, set_effort
+from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 import diskreplay as dr
-from diskreplay.errors import CheckpointError, EvictedError, InputError, NotEnoughDataError
+from diskreplay.errors import CheckpointError, InputError, NotEnoughDataError
 from diskreplay.ops.verify import verify
+from diskreplay.storage.commit import Commit
 
-SHORT = st.integers(1, 14) | st.just(30)
-SEEDS = st.integers(0, 2**32 - 1)
-OPEN: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
-
-
-class Writer:
-    """One writing buffer, its stream in the oracle, and what it sees of the other streams."""
-
-    def __init__(self, buffer: dr.ReplayBuffer, log: Log, actor: Actor) -> None:
-        self.buffer = buffer
-        self.log = log
-        self.actor = actor
-        self.others: dict[str, Log] = {}
-        self.committed = 0
-        self.commit_rows = 1 << 20
-
-    def logs(self) -> list[Log]:
-        return [self.log, *self.others.values()]
+Span = tuple[int, int, Commit]
+"""The first row of a stream, the row behind the last one, and the record that has them."""
 
 
-@dataclasses.dataclass
-class Reader:
-    """A buffer that writes nothing, and the streams as it saw them last."""
-
-    buffer: dr.ReplayBuffer
-    others: dict[str, Log]
-    n_step: int
-    checkpoint: str | None = None
-    """It stays there until it is refreshed."""
-
-    def logs(self) -> list[Log]:
-        return list(self.others.values())
+def shards(span: Span, column: str, rows: int, context: int) -> range:
+    """The shards, of so many rows, that hold what a span needs of a column; the record has its rows."""
+    begin, end, record = span
+    assert (record.begin, record.end) == (begin, end)
+    if (stored := record.arrays.get(column)) is None:
+        return range(0)
+    floor = max(0, min(begin, end - 1) - context)
+    assert end - rows <= max(stored.rows, floor) <= end, "a full shard is written, but for rows that nobody needs"
+    return range(min(floor, stored.rows - 1) // rows, stored.shard + 1)
 
 
-class BufferMachine(RuleBasedStateMachine):
+class BufferMachine(StreamsMachine):
     configs: Sequence[Config] = (*CONFIGS, *WIDE)
-    early_commits = False
-    """Whether a few waiting bytes are enough for a commit."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="diskreplay-test-"))
-        self.path = str(self.folder / "a.replay")
-        self.writers: dict[str, Writer] = {}
-        self.readers: list[Reader] = []
         self.checkpoints: dict[str, dict[str, Log]] = {}
         self.draws: dict[str, Any] = {}
-        self.rng = np.random.default_rng(0)
+        self.left: dict[str, list[Span]] = {"0": [], "b": []}
+        """What checkpoints needed of each stream that the writer of the other one dropped."""
 
     @initialize(data=st.data(), seed=SEEDS, commit_rows=st.sampled_from([3, 10, 1 << 20]))
     def create(self, data: st.DataObject, seed: int, commit_rows: int) -> None:
         self.config = config = data.draw(st.sampled_from(self.configs))
         note(config.name)
         self.rng = np.random.default_rng(seed)
-        buffer = config.create(self.path, commit_rows=commit_rows)
-        self.writers["0"] = self.writer(buffer, config.log())
-        self.writers["0"].commit_rows = commit_rows
-
-    def writer(self, buffer: dr.ReplayBuffer, log: Log) -> Writer:
-        return Writer(buffer, log, Actor(log, self.rng, self.config.action, self.config.extra))
-
-    def teardown(self) -> None:
-        for writer in self.writers.values():
-            writer.buffer.close()
-        for reader in self.readers:
-            reader.buffer.close()
-        if self.writers:
-            self.verify()
-        shutil.rmtree(self.folder)
+        writer = self.join("0", config.create(self.path, commit_rows=commit_rows), config.log())
+        writer.commit_rows = commit_rows
 
     # Oracle
 
-    def pick(self, second: bool) -> tuple[str, Writer]:
-        name = "b" if second and "b" in self.writers else "0"
-        return name, self.writers[name]
+    def n_step(self, holder: Writer | Reader) -> int:
+        return holder.n_step if isinstance(holder, Reader) else self.config.n_step
 
-    def durable(self) -> dict[str, Log]:
-        """All streams as of their last commits."""
-        return {name: writer.log.upto(writer.committed) for name, writer in self.writers.items()}
+    def items(self, holder: Writer | Reader) -> list[int]:
+        return [each for log in holder.logs() for each in log.ids(self.n_step(holder))]
 
-    def check(self, holder: Writer | Reader) -> None:
-        """Every transition that a buffer says it holds is the one that was added, whatever others did since."""
-        n_step = holder.n_step if isinstance(holder, Reader) else self.config.n_step
-        try:
-            check_buffer(holder.buffer, holder.logs(), n_step, self.config.gamma)
-        except (AssertionError, EvictedError):
-            if not self.went_on(holder):
-                raise
-            check_buffer(holder.buffer, holder.logs(), n_step, self.config.gamma)
+    def compare(self, holder: Writer | Reader) -> None:
+        check_buffer(holder.buffer, holder.logs(), self.n_step(holder), self.config.gamma)
 
-    def went_on(self, holder: Writer | Reader) -> bool:
-        """Whether the buffer went on to the newest commits by itself, as it must where it was outrun."""
-        newest = {name: log for name, log in self.durable().items() if self.writers[name] is not holder}
-        return went_on(holder, newest)
+    def compare_batch(self, batch: dr.Batch, holder: Writer | Reader) -> None:
+        check_batch(batch, holder.logs(), self.n_step(holder), self.config.gamma)
 
     # Operations
 
     @rule(second=st.booleans(), kinds=st.lists(st.sampled_from(KINDS), min_size=5, max_size=5), next_step=st.booleans())
     def add(self, second: bool, kinds: list[str], next_step: bool) -> None:
-        self.add_row(self.pick(second)[1], kinds, next_step)
-
-    @rule(second=st.booleans(), count=SHORT, ends=st.sampled_from([0.05, 0.4]), next_step=st.booleans())
-    def add_rows(self, second: bool, count: int, ends: float, next_step: bool) -> None:
-        _, writer = self.pick(second)
-        for _ in range(count):
-            special = self.rng.choice(KINDS[3:], 5).tolist()
-            kinds = [kind if self.rng.random() < ends else "step" for kind in special]
-            self.add_row(writer, kinds, next_step)
-
-    def add_row(self, writer: Writer, kinds: list[str], next_step: bool) -> None:
-        row = writer.actor.row(kinds, next_step)
-        given = arguments(self.config.obs, row, always_valid=bool(self.rng.random() < 0.5))
-        writer.buffer.add(**given)
-        for part in (given["obs"], given["next_obs"], given["action"]):  # nothing of the arguments may be kept
-            for array in flat(part):
-                for one in array if isinstance(array, list) else [array]:
-                    if one.ndim:
-                        one[...] = 99
-        writer.log.rows.append(row)
-        committed = writer.buffer.stats()["streams"][self.name_of(writer)]["committed"]
-        if writer.log.end - writer.committed >= writer.commit_rows or (
-            self.early_commits and committed == writer.log.end
-        ):
-            writer.committed = writer.log.end
-
-    def name_of(self, writer: Writer) -> str:
-        return next(name for name, each in self.writers.items() if each is writer)
+        self.add_row(self.pick(second)[0], kinds, next_step)
 
     @rule(second=st.booleans())
     def commit(self, second: bool) -> None:
-        _, writer = self.pick(second)
+        name, writer = self.pick(second)
         writer.buffer.commit()
-        writer.committed = writer.log.end
-        self.check_shards(self.pick(second)[0])
+        writer.settle()
+        self.check_shards(name)
 
     def check_shards(self, name: str) -> None:
         """Right after a commit, a stream has the shards that its window and the checkpoints need, and no other.
 
-        How many rows the shards hold says each record; all others must be in the tail.
+        How many rows the shards hold says each record; all others must be in the tail. Of a checkpoint that another
+        writer dropped there may be shards until one leaves the window.
         """
-        log = self.writers[name].log
-        schema, store = self.writers[name].buffer.schema, self.writers[name].buffer.engine.store
-        spans = [(cut[name].begin, cut[name].end, store.checkpoint(one).cut[name])
-                 for one, cut in self.checkpoints.items() if name in cut]  # fmt: skip
-        for column in schema.columns:
-            rows = self.writers[name].buffer.engine.streams.written.disk.rows[column.name].column.shard_rows
-            needed = set()
-            for begin, end, record in [(log.begin, log.end, store.newest_commit(name)), *spans]:
-                assert (record.begin, record.end) == (begin, end)
-                if (stored := record.arrays.get(column.name)) is not None:
-                    assert end - rows <= stored.rows <= end, "a full shard is written"
-                    floor = max(0, min(begin, stored.rows - 1) - schema.context)
-                    needed |= set(range(floor // rows, stored.shard + 1))
-            found = (self.folder / "a.replay/streams" / name / column.name).glob("c.*")
-            assert {int(file.name.split(".")[1]) for file in found} == needed, column.name
+        log, buffer = self.writers[name].log, self.writers[name].buffer
+        spans = [self.span(name, one) for one, cut in self.checkpoints.items() if name in cut]
+        spans.append((log.begin, log.end, buffer.engine.store.newest_commit(name)))
+        for column in buffer.schema.columns:
+            rows = buffer.engine.streams.written.disk.rows[column.name].column.shard_rows
+            needed, left = (
+                {shard for span in every for shard in shards(span, column.name, rows, buffer.schema.context)}
+                for every in (spans, self.left[name])
+            )
+            files = (self.folder / "a.replay/streams" / name / column.name).glob("c.*")
+            found = {int(file.name.split(".")[1]) for file in files}
+            assert needed <= found <= needed | left, column.name
+
+    def span(self, name: str, checkpoint: str) -> Span:
+        """What a checkpoint needs of a stream."""
+        cut = self.checkpoints[checkpoint][name]
+        return cut.begin, cut.end, self.writers[name].buffer.engine.store.checkpoint(checkpoint).cut[name]
 
     @rule()
     def verify(self) -> None:
@@ -191,20 +115,7 @@ class BufferMachine(RuleBasedStateMachine):
 
     @rule(second=st.booleans(), size=st.integers(1, 20))
     def sample(self, second: bool, size: int) -> None:
-        self.check_sample(self.pick(second)[1], size, self.config.n_step)
-
-    def check_sample(self, holder: Writer | Reader, size: int, n_step: int) -> None:
-        try:
-            batch = holder.buffer.sample(size)
-        except NotEnoughDataError:
-            batch = None
-        self.went_on(holder)
-        held = sum(len(log) for log in holder.logs())
-        if size > held or not any(log.ids(n_step) for log in holder.logs()):
-            assert batch is None
-            return
-        assert batch is not None
-        check_batch(batch, holder.logs(), n_step, self.config.gamma)
+        self.drawn(self.pick(second)[1], size)
 
     @rule(second=st.booleans())
     def get_what_is_no_transition(self, second: bool) -> None:
@@ -217,21 +128,6 @@ class BufferMachine(RuleBasedStateMachine):
                 with pytest.raises((InputError, dr.errors.EvictedError)):
                     writer.buffer.get([index])
 
-    @rule(second=st.booleans(), batch_size=st.integers(1, 9), pool_bytes=st.sampled_from([1, 500, 1 << 20]))
-    def shuffled(self, second: bool, batch_size: int, pool_bytes: int) -> None:
-        _, writer = self.pick(second)
-        seen: list[int] = []
-        before = {i for log in writer.logs() for i in log.ids(self.config.n_step)}
-        for batch in writer.buffer.shuffled(batch_size, pool_bytes=pool_bytes):
-            self.went_on(writer)
-            check_batch(batch, writer.logs(), self.config.n_step, self.config.gamma)
-            assert len(batch) <= batch_size
-            seen += batch.index.tolist()
-        self.went_on(writer)  # also where there was no batch: all that it had seen of another stream may be gone
-        after = {i for log in writer.logs() for i in log.ids(self.config.n_step)}
-        assert len(set(seen)) == len(seen)
-        assert before & after <= set(seen) <= before, "what was evicted meanwhile may be missing, and nothing else"
-
     @rule(second=st.booleans(), rows=st.sampled_from([1, 2, 5, 12, 40]), over=st.sampled_from([0, 0, 1]))
     def resize(self, second: bool, rows: int, over: int) -> None:
         """Beside readers and another writer, in the middle of episodes; ``over`` is less than a row."""
@@ -239,7 +135,7 @@ class BufferMachine(RuleBasedStateMachine):
         capacity = rows * writer.log.num_envs + over * (writer.log.num_envs > 1)
         writer.buffer.resize(capacity)
         writer.log.resize(capacity)
-        writer.committed = writer.log.end
+        writer.settle()
         self.check_shards(name)
         self.check(writer)
 
@@ -247,16 +143,15 @@ class BufferMachine(RuleBasedStateMachine):
     def grow(self, second: bool, rows: int) -> None:
         """At opening."""
         name, writer = self.pick(second)
-        writer.buffer.close()
-        writer.committed = writer.log.end
+        writer.close()
         writer.log.resize(writer.log.capacity + rows * writer.log.num_envs)
+        writer.settle()
         self.open(name, writer, capacity=writer.log.capacity)
 
     @rule(second=st.booleans())
     def reopen(self, second: bool) -> None:
         name, writer = self.pick(second)
-        writer.buffer.close()
-        writer.committed = writer.log.end
+        writer.close()
         self.open(name, writer)
 
     @rule(second=st.booleans())
@@ -264,7 +159,7 @@ class BufferMachine(RuleBasedStateMachine):
         """The writer dies without a word: what no commit holds is lost."""
         name, writer = self.pick(second)
         kill(writer.buffer)
-        writer.log.rows = writer.log.rows[: writer.committed]
+        writer.log.rows = writer.log.rows[: writer.durable.end]
         writer.actor.restart()
         self.open(name, writer)
 
@@ -272,7 +167,7 @@ class BufferMachine(RuleBasedStateMachine):
         cache = self.config.cache_bytes
         writer.buffer = dr.ReplayBuffer.open(self.path, stream=name, cache_bytes=cache, seed=3, **OPEN, **options)
         writer.commit_rows = 1 << 20
-        writer.others = {other: log for other, log in self.durable().items() if other != name}
+        writer.others = self.durable(name)
         self.check(writer)
 
     @precondition(lambda self: "b" not in self.writers)
@@ -281,18 +176,7 @@ class BufferMachine(RuleBasedStateMachine):
         options = {} if num_envs is None else {"num_envs": num_envs, "capacity": 15}
         log = self.config.log(1, num_envs, self.writers["0"].log.capacity if num_envs is None else 15)
         buffer = dr.ReplayBuffer.open(self.path, stream="b", cache_bytes=self.config.cache_bytes, **OPEN, **options)
-        self.writers["b"] = self.writer(buffer, log)
-        self.writers["b"].others = {"0": self.durable()["0"]}
-        self.check(self.writers["b"])
-
-    @rule(second=st.booleans())
-    def refresh(self, second: bool) -> None:
-        name, writer = self.pick(second)
-        others = {other: log for other, log in self.durable().items() if other != name}
-        before = {other: log.end for other, log in writer.others.items()}
-        assert writer.buffer.refresh() or before == {other: log.end for other, log in others.items()}
-        writer.others = others
-        self.check(writer)
+        self.check(self.join("b", buffer, log))
 
     @precondition(lambda self: len(self.readers) < 3)
     @rule(n_step=st.sampled_from([1, 3]), cached=st.booleans(), which=st.integers(-9, 9), look=st.booleans())
@@ -308,50 +192,25 @@ class BufferMachine(RuleBasedStateMachine):
         if look:
             self.check(self.readers[-1])
 
-    @precondition(lambda self: self.readers)
-    @rule(which=st.integers(0, 2))
-    def refresh_reader(self, which: int) -> None:
-        reader = self.readers[which % len(self.readers)]
-        newest = self.durable()
-        changed = reader.buffer.refresh()
-        assert changed or all(newest[name].end == log.end for name, log in reader.others.items())
-        reader.others, reader.checkpoint = newest, None
-        self.check(reader)
-
-    @precondition(lambda self: self.readers)
-    @rule(which=st.integers(0, 2), size=st.integers(1, 20))
-    def read(self, which: int, size: int) -> None:
-        """A reader that was opened long ago still says what it said then, or is at the newest commits."""
-        reader = self.readers[which % len(self.readers)]
-        self.check_sample(reader, size, reader.n_step)
-        self.check(reader)
-
-    @precondition(lambda self: self.readers)
-    @rule(which=st.integers(0, 2))
-    def close_reader(self, which: int) -> None:
-        self.readers.pop(which % len(self.readers)).buffer.close()
-
-    def close_readers_of(self, checkpoint: str | None = None) -> None:
-        """Closes the readers that stand at a checkpoint, by default at any."""
-        for reader in [each for each in self.readers if each.checkpoint is not None]:
-            if checkpoint in (None, reader.checkpoint):
-                self.readers.remove(reader)
-                reader.buffer.close()
-
     @precondition(lambda self: len(self.checkpoints) < 3)
     @rule(second=st.booleans(), size=st.integers(1, 6))
     def checkpoint(self, second: bool, size: int) -> None:
         made_by, writer = self.pick(second)
         name = f"{made_by}-{int(self.rng.integers(1 << 30))}"
         writer.buffer.checkpoint(name, {"rows": writer.log.end})
-        writer.committed = writer.log.end
-        others = {other: log for other, log in self.durable().items() if other != made_by}
-        if any(others[o].begin > log.begin or others[o].timeline != log.timeline for o, log in writer.others.items()):
+        writer.settle()
+        others = self.durable(made_by)
+        if any(others[other].outran(log) for other, log in writer.others.items()):
             writer.others = others  # what it had seen of another stream is gone: it looked again
-        cut = {made_by: writer.log.upto(writer.log.end), **writer.others}
+        cut = {made_by: frozen(writer.log), **writer.others}
         self.checkpoints[name] = cut
         if size <= sum(len(log) for log in cut.values()) and any(log.ids(self.config.n_step) for log in cut.values()):
-            batch = writer.buffer.sample(size)
+            try:
+                batch = writer.buffer.sample(size)
+            except NotEnoughDataError:  # what it had seen of another stream was evicted, and was all that it had
+                assert self.went_on(writer)
+                assert size > len(self.items(writer))
+                return
             if not self.went_on(writer):
                 self.draws[name] = batch
 
@@ -369,8 +228,7 @@ class BufferMachine(RuleBasedStateMachine):
         name = sorted(self.checkpoints)[which % len(self.checkpoints)]
         made_by, cut = name.partition("-")[0], self.checkpoints[name]
         writer = self.writers[made_by]
-        writer.buffer.close()
-        writer.committed = writer.log.end
+        writer.close()
         if any(made_by in other and other[made_by].end > cut[made_by].end for other in self.checkpoints.values()):
             with pytest.raises(CheckpointError, match="still need"):
                 dr.ReplayBuffer.open(self.path, stream=made_by, checkpoint=name)
@@ -383,7 +241,7 @@ class BufferMachine(RuleBasedStateMachine):
         writer.log.rows, writer.log.capacity = list(cut[made_by].rows), cut[made_by].capacity
         writer.log.cleared = cut[made_by].cleared
         writer.log.timeline = writer.buffer.engine.streams.commits[made_by].timeline
-        writer.committed = writer.log.end
+        writer.settle()
         writer.commit_rows = 1 << 20
         writer.others = {other: log for other, log in cut.items() if other != made_by}
         writer.actor.restart()
@@ -407,7 +265,10 @@ class BufferMachine(RuleBasedStateMachine):
     def drop_checkpoint(self, which: int, second: bool) -> None:
         name = sorted(self.checkpoints)[which % len(self.checkpoints)]
         self.close_readers_of(name)
-        self.pick(second)[1].buffer.drop_checkpoint(name)
+        dropped_by, writer = self.pick(second)
+        for other in self.checkpoints[name].keys() - {dropped_by}:
+            self.left[other].append(self.span(other, name))
+        writer.buffer.drop_checkpoint(name)
         del self.checkpoints[name]
         self.draws.pop(name, None)
 
@@ -418,7 +279,7 @@ class BufferMachine(RuleBasedStateMachine):
             stream = writer.buffer.stats()["streams"][name]
             assert (stream["begin"], stream["end"]) == (writer.log.begin, writer.log.end)
             assert stream["capacity"] == writer.buffer.capacity == writer.log.capacity
-            assert stream["committed"] == writer.committed
+            assert stream["committed"] == writer.durable.end
             assert sorted(writer.buffer.checkpoints) == sorted(self.checkpoints)
 
 
@@ -441,12 +302,7 @@ class RaggedMachine(BufferMachine):
 
 
 for machine in (BufferMachine, SmallThresholdsMachine, RaggedMachine):
-    machine.TestCase.settings = settings(
-        max_examples=examples(20, least=4),
-        stateful_step_count=40,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    set_effort(machine, 20, least=4, steps=40)
 TestBuffer = pytest.mark.long(BufferMachine.TestCase)
 TestRagged = pytest.mark.long(RaggedMachine.TestCase)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import pytest
 from helpers.configs import CONFIGS, Config
 from helpers.effort import examples
 from helpers.model import Leaf, arguments
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, recorded_in, reopen
 from helpers.view_model import content
 
 import diskreplay as dr
@@ -32,9 +33,7 @@ def run(buffer: dr.ReplayBuffer, recording: Recording, rows: list[Any], rounds: 
 @pytest.mark.parametrize("adds", [False, True], ids=["samples only", "with steps in between"])
 @pytest.mark.parametrize("config", [c for c in CONFIGS if c.name in ("dict", "stack of 4, 5 environments")], ids=repr)
 def test_a_thousand_samples_are_the_same(path: str, config: Config, adds: bool) -> None:
-    recording = Recording(config)
-    with config.create(path) as buffer:
-        recording.add(buffer, 40)
+    with recorded_in(config, path, 40) as (buffer, recording):
         buffer.sample(11)  # the generator has moved on, by an odd number of draws
         buffer.checkpoint("here", {"step": 40})
         rows = [recording.actor.row(["step"], False) for _ in range(20)] if adds else []
@@ -55,8 +54,7 @@ def test_a_thousand_samples_are_the_same_with_small_thresholds(path: str) -> Non
 
 def test_a_reader_draws_the_same(path: str) -> None:
     config = CONFIGS[3]
-    with config.create(path) as buffer:
-        Recording(config).add(buffer, 30)
+    with recorded_in(config, path, 30) as (buffer, _):
         buffer.checkpoint("here")
         expected = [content(buffer.sample(4)) for _ in range(50)]
         with dr.ReplayBuffer.open(path, mode="r", checkpoint="here") as reader:
@@ -66,16 +64,17 @@ def test_a_reader_draws_the_same(path: str) -> None:
 @pytest.mark.usefixtures("both_thresholds")
 def test_several_streams_draw_the_same(path: str) -> None:
     config = CONFIGS[4]
-    with config.create(path) as buffer:
-        Recording(config).add(buffer, 20)
-        with reopen(config, path, stream="b", num_envs=3, capacity=60) as other:
-            recording = Recording(Config("other", config.obs, frame_stack=4, padding="reset", num_envs=3))
-            recording.add(other, 15)
-            other.commit()
-            buffer.refresh()
-            buffer.checkpoint("here")
-            expected = [content(buffer.sample(4)) for _ in range(100)]
-            recording.add(other, 15)
+    recording = Recording(Config("other", config.obs, frame_stack=4, padding="reset", num_envs=3))
+    with (
+        recorded_in(config, path, 20) as (buffer, _),
+        reopen(config, path, stream="b", num_envs=3, capacity=60) as other,
+    ):
+        recording.add(other, 15)
+        other.commit()
+        buffer.refresh()
+        buffer.checkpoint("here")
+        expected = [content(buffer.sample(4)) for _ in range(100)]
+        recording.add(other, 15)
     with reopen(config, path, checkpoint="here") as buffer:
         assert buffer.stats()["streams"]["b"]["end"] == 15
         assert [content(buffer.sample(4)) for _ in range(100)] == expected
@@ -87,8 +86,7 @@ def test_several_streams_draw_the_same(path: str) -> None:
 def test_half_used_words_of_the_generator_are_kept(path: str, draws: int) -> None:
     """PCG64 gives 32-bit numbers in pairs: a checkpoint between the two keeps the second."""
     config = Config("plain", Leaf((2,)), capacity=50)
-    with config.create(path) as buffer:
-        Recording(config).add(buffer, 30)
+    with recorded_in(config, path, 30) as (buffer, _):
         for _ in range(draws):
             buffer.sample(1)
         buffer.checkpoint("here")
@@ -99,8 +97,7 @@ def test_half_used_words_of_the_generator_are_kept(path: str, draws: int) -> Non
 
 def test_the_view_comes_back(path: str) -> None:
     config = Config("plain", Leaf((2,)), n_step=3, gamma=0.5)
-    with config.create(path) as buffer:
-        Recording(config).add(buffer, 10)
+    with recorded_in(config, path, 10) as (buffer, _):
         buffer.checkpoint("here")
     with dr.ReplayBuffer.open(path) as buffer:
         assert buffer.view == dr.Transition(3, 0.5)
@@ -115,7 +112,20 @@ def test_the_same_seed_draws_the_same(tmp_path: Any) -> None:
     config = Config("plain", Leaf((2,)), capacity=50)
     drawn = []
     for name in ("a", "b"):
-        with config.create(str(tmp_path / name), seed=5) as buffer:
-            Recording(config).add(buffer, 30)
+        with recorded_in(config, str(tmp_path / name), 30, seed=5) as (buffer, _):
             drawn.append([content(buffer.sample(3)) for _ in range(20)])
     assert drawn[0] == drawn[1]
+
+
+def test_a_checkpoint_is_opened_though_the_record_is_lost(path: str) -> None:
+    with recorded_in(CONFIGS[0], path, 30) as (buffer, recording):
+        buffer.checkpoint("a")
+        recording.add(buffer, 7)
+        recording.lose(30)
+    (pathlib.Path(path) / "streams/0/zarr.json").unlink()
+    with pytest.warns(dr.errors.DamageWarning), pytest.raises(dr.errors.InputError, match="num_envs"):
+        reopen(CONFIGS[0], path, num_envs=3)
+    with pytest.warns(dr.errors.DamageWarning, match="puts it back"):
+        buffer = reopen(CONFIGS[0], path, checkpoint="a")
+    with buffer:
+        recording.check(buffer)

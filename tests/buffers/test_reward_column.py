@@ -145,8 +145,7 @@ def test_transitions_without_a_value_are_counted_at_opening(path: str, tmp_path:
         dr.Mixture.open([(path, {"mode": "r", "reward_column": "shaped"})])
     with pytest.raises(InputError, match="2 of 23 transitions"):
         dr.open(path, reward_column="shaped")
-    assert before == files_below(path)
-    assert Store(path, LocalFiles()).stream_names() == ["0"]
+    assert (before, Store(path, LocalFiles()).stream_names()) == (files_below(path), ["0"])
     with dr.ReplayBuffer.open(path) as rb:
         rb.write("shaped", rb.items()[-2:], [4.0, 5.0])
     with dr.ReplayBuffer.open(path, reward_column="shaped") as rb:

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from helpers.configs import CONFIGS, Config
 from helpers.model import Leaf, check_batch
 from helpers.patience import PATIENCE
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, recorded_in, recorded_store, reopen
 
 import diskreplay as dr
 from diskreplay.buffers import shuffle
@@ -53,9 +53,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[int]:
 @pytest.mark.parametrize("batch_size", [1, 7, 64, 5000])
 @pytest.mark.parametrize("config", [FRAMES, *CONFIGS[:3]], ids=repr)
 def test_each_transition_once_in_each_pass(path: str, config: Config, batch_size: int, pool_bytes: int) -> None:
-    recording = Recording(config)
-    with config.create(path) as buffer:
-        recording.add(buffer, 130 if config is FRAMES else 30)
+    with recorded_in(config, path, 130 if config is FRAMES else 30) as (buffer, recording):
         expected = recording.log.ids(config.n_step)
         size = len(expected)
         indexes: list[int] = []
@@ -78,9 +76,7 @@ def test_each_transition_once_in_each_pass(path: str, config: Config, batch_size
 @pytest.mark.own_thresholds
 @pytest.mark.parametrize("batch_size", [32, 37])
 def test_each_chunk_is_decoded_once_a_pass(path: str, decoded: collections.Counter[int], batch_size: int) -> None:
-    recording = Recording(FRAMES)
-    with FRAMES.create(path) as buffer:
-        recording.add(buffer, 296, special=0.0)
+    recorded_store(FRAMES, path, 296, special=0.0)
     with reopen(FRAMES, path, mode="r", cache_bytes=0) as buffer:
         decoded.clear()
         for batch in buffer.shuffled(batch_size, pool_bytes=8 * 280):
@@ -137,16 +133,14 @@ def test_streams_that_are_opened_anew_leave_the_pool(path: str, lacking: list[in
             buffer.add(frame, 0, 0.0, following, False, False)
     with dr.ReplayBuffer.open(path, mode="r", cache_bytes=0, seed=0) as buffer:
         for _ in buffer.shuffled(8, pool_bytes=4 * 64 * 64 * 8):
-            buffer.engine.streams.stale = True  # as a writer that goes back leaves it
+            buffer.engine.gate.stale = True  # as a writer that goes back leaves it
             buffer.refresh()
     assert len(lacking) > 8
     assert not any(lacking)
 
 
 def test_a_pass_mixes_the_whole_log(path: str) -> None:
-    recording = Recording(FRAMES)
-    with FRAMES.create(path) as buffer:
-        recording.add(buffer, 300, special=0.0)
+    with recorded_in(FRAMES, path, 300, special=0.0) as (buffer, _):
         for batch in itertools.islice(buffer.shuffled(60), 3):
             rows = batch.index // 2
             assert rows.min() < 80
@@ -157,9 +151,7 @@ def test_a_pass_mixes_the_whole_log(path: str) -> None:
 @pytest.mark.usefixtures("both_thresholds")
 def test_rows_that_leave_during_a_pass_are_left_out(path: str) -> None:
     config = Config("plain", Leaf((40,)), capacity=60, chunk_rows=2, shard_rows=4)
-    recording = Recording(config)
-    with config.create(path) as buffer:
-        recording.add(buffer, 60)
+    with recorded_in(config, path, 60) as (buffer, recording):
         before = set(recording.log.ids(1))
         seen: list[int] = []
         for batch in buffer.shuffled(5, pool_bytes=200):
@@ -182,9 +174,7 @@ def threads() -> list[str]:
 
 
 def test_a_loader_gives_what_sample_would(path: str) -> None:
-    recording = Recording(FRAMES)
-    with FRAMES.create(path) as buffer:
-        recording.add(buffer, 50)
+    with recorded_in(FRAMES, path, 50) as (buffer, _):
         buffer.checkpoint("here")
         expected = [buffer.sample(8).index.tolist() for _ in range(10)]
     with reopen(FRAMES, path, checkpoint="here") as buffer, buffer.loader(8, prefetch=3) as loader:
@@ -194,8 +184,7 @@ def test_a_loader_gives_what_sample_would(path: str) -> None:
 
 
 def test_a_loader_samples_ahead_and_no_further(path: str) -> None:
-    with FRAMES.create(path) as buffer:
-        Recording(FRAMES).add(buffer, 50)
+    with recorded_in(FRAMES, path, 50) as (buffer, _):
         drawn: list[int] = []
         sample = buffer.sample
         buffer.sample = lambda size: drawn.append(size) or sample(size)  # type: ignore[method-assign,func-returns-value]
@@ -239,8 +228,7 @@ def test_bad_loaders(path: str, wrong: Any) -> None:
 def test_a_loader_to_a_device_without_torch(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "diskreplay.buffers.device", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with FRAMES.create(path) as buffer:
-        Recording(FRAMES).add(buffer, 50)
+    with recorded_in(FRAMES, path, 50) as (buffer, _):
         state = buffer.engine.rng.bit_generator.state
         with pytest.raises(ModuleNotFoundError, match=r"diskreplay\[torch\]"):
             buffer.loader(8, device="cuda")
@@ -249,20 +237,16 @@ def test_a_loader_to_a_device_without_torch(path: str, monkeypatch: pytest.Monke
 
 
 def test_closing_a_loader_that_waits(path: str) -> None:
-    with FRAMES.create(path) as buffer:
-        Recording(FRAMES).add(buffer, 50)
-        loader = buffer.loader(8, prefetch=1)
-        time.sleep(0.05)
-        loader.close()
+    with recorded_in(FRAMES, path, 50) as (buffer, _):
+        with buffer.loader(8, prefetch=1) as loader:
+            time.sleep(0.05)
         assert threads() == []
         assert isinstance(loader, dr.Loader)
 
 
 def test_each_chunk_is_announced_before_it_is_read(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system is told of a round's chunks while the round before is given out; and of none that is not read."""
-    recording = Recording(FRAMES)
-    with FRAMES.create(path) as buffer:
-        recording.add(buffer, 130)
+    recorded_store(FRAMES, path, 130)
     announced: set[tuple[int, int]] = set()
     rounds: list[set[tuple[int, int]]] = []
     seen: set[tuple[int, int]] = set()

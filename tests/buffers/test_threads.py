@@ -39,8 +39,7 @@ def check(batch: dr.Batch, num_envs: int, stack: int) -> None:
         following = frame(row + 1, env) if step < LENGTH - 1 else np.full(4, row % 251, np.uint8)
         assert (batch.next_obs[at, -1] == following).all(), (row, env)
         assert (batch.next_obs[at, :-1] == batch.obs[at, 1:]).all()
-        assert batch.action[at] == row % 5
-        assert batch.reward[at] == row
+        assert (batch.action[at], batch.reward[at]) == (row % 5, row)
         assert batch.truncated[at] == (step == LENGTH - 1)
         assert (batch.extra["big"][at] == row % 1000).all()
 

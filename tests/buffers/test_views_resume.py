@@ -9,7 +9,7 @@ import pytest
 from helpers.configs import CONFIGS
 from helpers.effort import examples
 from helpers.model import arguments
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, recorded_in, recorded_store, reopen
 from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, content, name_of
 
 import diskreplay as dr
@@ -47,9 +47,7 @@ def go_on(buffer: dr.ReplayBuffer, recording: Recording, rows: list[Any], rounds
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize(("config", "view"), VIEWS, ids=lambda each: name_of(each) if hasattr(each, "gamma") else "")
 def test_a_thousand_samples_and_updates_are_the_same(path: str, config: Any, view: Any, sampler: str) -> None:
-    recording = Recording(config, seed=8)
-    with config.create(path, view=view, sampler=SAMPLERS[sampler]()) as buffer:
-        recording.add(buffer, 30)
+    with recorded_in(config, path, 30, seed=8, view=view, sampler=SAMPLERS[sampler]()) as (buffer, recording):
         go_on(buffer, recording, [recording.actor.row(["step"], False)], rounds=31)
         recording.add(buffer, 5, special=0.0)
         assert not any(step.terminated or step.truncated for step in recording.log.rows[-1])
@@ -58,15 +56,13 @@ def test_a_thousand_samples_and_updates_are_the_same(path: str, config: Any, vie
         expected = go_on(buffer, recording, rows)
     given = {"view": view} if isinstance(view, dr.Hindsight) else {}
     with reopen(config, path, checkpoint="here", seed=99, **given) as buffer:
-        assert buffer.view == view
-        assert go_on(buffer, recording, rows) == expected
+        assert (buffer.view, go_on(buffer, recording, rows)) == (view, expected)
 
 
 @pytest.mark.parametrize("mode", ["r", "r+"])
 def test_a_checkpoint_of_hindsight_says_to_give_the_view(path: str, mode: Any) -> None:
     config = GOAL_CONFIGS[0]
-    with config.create(path) as buffer:
-        Recording(config).add(buffer, 9)
+    recorded_store(config, path, 9)
     with reopen(config, path, view=HINDSIGHT[0]) as buffer:
         buffer.checkpoint("here")
         expected = content(buffer.sample(5))
@@ -79,8 +75,7 @@ def test_a_checkpoint_of_hindsight_says_to_give_the_view(path: str, mode: Any) -
 def test_priorities_of_other_items_are_not_taken_over(path: str) -> None:
     """They would give mass to what is no item of the new view."""
     config = CONFIGS[2]
-    with config.create(path, view=dr.Sequence(3), sampler=dr.Proportional()) as buffer:
-        Recording(config).add(buffer, 9)
+    with recorded_in(config, path, 9, view=dr.Sequence(3), sampler=dr.Proportional()) as (buffer, _):
         buffer.sample(3)
         buffer.checkpoint("here")
     for view in (dr.Sequence(4), dr.Transition(), dr.PaddedEpisodes(3)):
@@ -97,9 +92,7 @@ def test_priorities_of_other_items_are_not_taken_over(path: str) -> None:
 @pytest.mark.parametrize("rows", [1, 5, 30])
 def test_an_empty_window_is_opened_again(path: str, rows: int) -> None:
     """After ``clear``, and nothing since."""
-    recording = Recording(CONFIGS[2])
-    with CONFIGS[2].create(path) as buffer:
-        recording.add(buffer, rows, commit=True)
+    with recorded_in(CONFIGS[2], path, rows, commit=True) as (buffer, recording):
         buffer.clear()
     with reopen(CONFIGS[2], path) as buffer:
         assert len(buffer) == 0

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from helpers.configs import CONFIGS, Config
 from helpers.model import Leaf
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, recorded_in, reopen
 
 import diskreplay as dr
 from diskreplay.errors import EvictedError
 from diskreplay.storage import tail
 
 PLAIN = Config("plain", Leaf((40,)), capacity=24, chunk_rows=2, shard_rows=4, small_chunk_rows=2, small_shard_rows=4)
+PLACES = "patches/place"
 
 
 def shards(path: str, column: str) -> list[int]:
@@ -30,8 +31,7 @@ def disk_bytes(path: str) -> int:
 @pytest.mark.long(quick=4)
 @pytest.mark.parametrize("config", CONFIGS, ids=repr)
 def test_just_the_shards_of_the_window_are_left(path: str, config: Config) -> None:
-    recording = Recording(config)
-    with config.create(path) as buffer:
+    with recorded_in(config, path) as (buffer, recording):
         context = buffer.schema.context
         for _ in range(12):
             recording.add(buffer, 9, commit=True)
@@ -45,8 +45,10 @@ def test_just_the_shards_of_the_window_are_left(path: str, config: Config) -> No
                 assert shards(path, column.name) == expected, column.name
         recording.check(buffer)
         stream = buffer.stats()["streams"]["0"]
-        places = pathlib.Path(path, "streams/0/patches/place")
-        assert len(list(places.glob("c.*"))) <= 1
+        commit = buffer.engine.store.newest_commit("0")
+        stored, table = commit.arrays.get(PLACES), commit.of(PLACES)
+        expected = list(range(table.needed_from // stored.shard_rows, stored.shard + 1)) if stored else []
+        assert shards(path, PLACES) == expected
         assert stream["patches"] <= (config.capacity // config.num_envs + context + 2) * config.num_envs * (context + 2)
 
 
@@ -69,26 +71,19 @@ def test_disk_usage_is_bounded(path: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_ids_are_never_given_again(path: str) -> None:
     recording = Recording(PLAIN)
-    buffer = PLAIN.create(path)
-    seen: set[int] = set()
+    PLAIN.create(path).close()
     for _ in range(5):
-        before = recording.log.end
-        recording.add(buffer, 17, commit=True)
-        fresh = set(range(before, before + 17))
-        assert not fresh & seen
-        seen |= fresh
-        buffer.close()
-        buffer = reopen(PLAIN, path)
+        with reopen(PLAIN, path) as buffer:
+            recording.add(buffer, 17, commit=True)
+            recording.check(buffer)
+    with reopen(PLAIN, path) as buffer:
         recording.check(buffer)
-    with pytest.raises(EvictedError):
-        buffer.get([0])
-    buffer.close()
+        with pytest.raises(EvictedError):
+            buffer.get([0])
 
 
 def test_a_checkpoint_pins_and_dropping_it_gives_back(path: str) -> None:
-    recording = Recording(PLAIN)
-    with PLAIN.create(path) as buffer:
-        recording.add(buffer, 30)
+    with recorded_in(PLAIN, path, 30) as (buffer, recording):
         buffer.checkpoint("one")
         kept = set(shards(path, "obs"))
         assert kept == {1, 2, 3, 4, 5, 6, 7}
@@ -106,9 +101,7 @@ def test_a_checkpoint_pins_and_dropping_it_gives_back(path: str) -> None:
 
 def test_a_checkpoint_pins_what_it_needs_for_later_writers_too_and_no_more(path: str) -> None:
     """Not the rows that came after it and have left the window since: else an old checkpoint would keep everything."""
-    recording = Recording(PLAIN)
-    with PLAIN.create(path) as buffer:
-        recording.add(buffer, 30)
+    with recorded_in(PLAIN, path, 30) as (buffer, recording):
         buffer.checkpoint("one")
         recording.add(buffer, 150, commit=True)
     for _ in range(3):
@@ -127,8 +120,7 @@ def test_a_checkpoint_pins_what_it_needs_for_later_writers_too_and_no_more(path:
 def test_context_rows_are_kept_and_never_sampled(path: str) -> None:
     """The oldest transition's stack reaches before the window, whatever shard borders lie between."""
     config = Config("context", Leaf((5, 4)), frame_stack=4, capacity=8, chunk_rows=1, shard_rows=1, cache_bytes=0)
-    recording = Recording(config)
-    with config.create(path) as buffer:
+    with recorded_in(config, path) as (buffer, recording):
         for _ in range(40):
             recording.add(buffer, 1, special=0.0, commit=True)
             recording.check(buffer)
@@ -137,9 +129,7 @@ def test_context_rows_are_kept_and_never_sampled(path: str) -> None:
 
 
 def test_more_rows_than_the_window_between_two_commits(path: str) -> None:
-    recording = Recording(PLAIN)
-    with PLAIN.create(path) as buffer:
-        recording.add(buffer, 5, commit=True)
+    with recorded_in(PLAIN, path, 5, commit=True) as (buffer, recording):
         recording.add(buffer, 150)
         recording.check(buffer)
         buffer.commit()
@@ -151,8 +141,7 @@ def test_more_rows_than_the_window_between_two_commits(path: str) -> None:
 
 def test_a_window_of_one_transition(path: str) -> None:
     config = Config("one", Leaf((40,)), capacity=1, frame_stack=3)
-    recording = Recording(config)
-    with config.create(path) as buffer:
+    with recorded_in(config, path) as (buffer, recording):
         for _ in range(30):
             recording.add(buffer, 1)
             recording.check(buffer)
@@ -163,8 +152,7 @@ def test_a_window_of_one_transition(path: str) -> None:
 
 
 def test_automatic_commits_by_rows_and_seconds(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    recording = Recording(PLAIN)
-    with PLAIN.create(path, commit_rows=5) as buffer:
+    with recorded_in(PLAIN, path, commit_rows=5) as (buffer, recording):
         for end in range(1, 23):
             recording.add(buffer, 1)
             assert buffer.stats()["streams"]["0"]["committed"] == end // 5 * 5
@@ -190,16 +178,16 @@ def test_the_clock_commits_nothing_in_tests(path: str, monkeypatch: pytest.Monke
 @pytest.mark.long
 def test_a_reader_that_falls_behind_goes_on(path: str) -> None:
     """A live writer evicts what the reader's window still names: the reader takes the newest commit."""
-    recording = Recording(PLAIN)
-    with PLAIN.create(path) as buffer:
-        recording.add(buffer, 24, commit=True)
-        with dr.ReplayBuffer.open(path, mode="r", cache_bytes=0) as reader:
-            before = recording.log.upto(24)
-            for _ in range(10):
-                recording.add(buffer, 37, commit=True)
-                for _ in range(3):
-                    batch = reader.sample(10)
-                    assert len(batch) == 10
-            reader.refresh()
-            recording.check(reader)
-            assert before.end == 24
+    with (
+        recorded_in(PLAIN, path, 24, commit=True) as (buffer, recording),
+        dr.ReplayBuffer.open(path, mode="r", cache_bytes=0) as reader,
+    ):
+        before = recording.log.upto(24)
+        for _ in range(10):
+            recording.add(buffer, 37, commit=True)
+            for _ in range(3):
+                batch = reader.sample(10)
+                assert len(batch) == 10
+        reader.refresh()
+        recording.check(reader)
+        assert before.end == 24

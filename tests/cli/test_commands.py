@@ -229,11 +229,15 @@ def test_demo(tmp_path: pathlib.Path) -> None:
         ("export", "PATH", "OUT.hdf5"),
         ("show", "PATH", "--out", "OUT.png"),
         ("show", "PATH"),
+        ("import", "A"), ("import", "A", "B"), ("merge", "A"), ("merge", "A", "B"), ("split", "A"),
+        ("split", "A", "--fraction", "2"), ("split", "A", "--fraction", "0.5"), ("head", "A"), ("episodes", "A"),
+        ("episodes", "A", "--sort", "colour"), ("export", "A", "B", "--format", "x"), ("export", "A", "B"),
     ],
-)
+)  # fmt: skip
 def test_errors_are_one_line_and_status_2(args: tuple[str, ...], tmp_path: pathlib.Path) -> None:
     line = failure(*(str(tmp_path / arg) if arg.isupper() or arg.startswith("OUT.") else arg for arg in args))
     assert "Options:" not in line
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["inspect", "verify"])
@@ -323,8 +327,7 @@ def test_a_closed_pipe_is_no_error_to_see(path: str) -> None:
     images(path)
     command = f"{sys.executable} -m diskreplay_cli.main inspect {path} --json | head -c 1"
     shown = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
-    assert shown.stdout == b"{"
-    assert shown.stderr == b""
+    assert (shown.stdout, shown.stderr) == (b"{", b"")
 
 
 @pytest.mark.long

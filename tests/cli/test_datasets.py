@@ -8,6 +8,7 @@ import pathlib
 
 import h5py
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from diskreplay_cli import output, text
 from formats.roundtrip import IMAGE, moved_window, several_envs, store
@@ -93,7 +94,6 @@ def test_sizes_are_those_of_what_was_decoded(path: str, tmp_path: pathlib.Path) 
 
 
 def test_the_task_of_an_export(path: str, tmp_path: pathlib.Path) -> None:
-    pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is in the arrow extra")
     make_texts(path, columns=("task", "language_instruction"))
     assert "choose one (--task COLUMN)" in failure("export", path, tmp_path / "a", "--format", "lerobot")
     said("export", path, tmp_path / "a", "--format", "lerobot", "--task", "task")
@@ -315,17 +315,3 @@ def test_bars_leave_room_for_a_control_c(width: int) -> None:
     with console.capture() as captured:
         console.print(bar.get_renderable())
     assert max(map(len, captured.get().splitlines())) == width - 3
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("import", "A"), ("import", "A", "B"), ("merge", "A"), ("merge", "A", "B"), ("split", "A"),
-        ("split", "A", "--fraction", "2"), ("split", "A", "--fraction", "0.5"), ("head", "A"), ("episodes", "A"),
-        ("episodes", "A", "--sort", "colour"), ("export", "A", "B", "--format", "x"),
-        ("export", "A", "B"),
-    ],
-)  # fmt: skip
-def test_errors_are_one_line_and_status_2(args: tuple[str, ...], tmp_path: pathlib.Path) -> None:
-    failure(*(tmp_path / arg if arg.isupper() else arg for arg in args))
-    assert list(tmp_path.iterdir()) == []

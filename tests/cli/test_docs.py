@@ -112,5 +112,6 @@ def test_short_help_is_a_whole_sentence() -> None:
 def test_the_commands() -> None:
     assert sorted(main.commands) == [
         "checkpoints", "demo", "edit", "episodes", "export", "formats", "gc", "head", "import",
-        "inspect", "merge", "pull", "push", "record", "relabel", "report", "resize", "show", "split", "verify", "view",
+        "inspect", "merge", "pull", "push", "record", "relabel", "report", "resize", "salvage", "show", "split",
+        "verify", "view",
     ]  # fmt: skip

@@ -45,6 +45,7 @@ COMMANDS = {
         ["resize", "PATH", "--capacity", "9000", "--dry-run"],
         ["resize", "PATH", "--capacity", "9001", "--json"],
     ],
+    "salvage": [["salvage", "PATH", "PATH-salvaged", "--dry-run"], ["salvage", "PATH", "PATH-salvaged"]],
     "show": [["show", "PATH", "-o", "PATH.png"], ["show", "PATH", "-o", "PATH.gif"]],
     "split": [["split", "PATH", "--fraction", "0.5"]],
     "verify": [["verify", "PATH"]],

@@ -117,8 +117,7 @@ def test_the_command_by_itself_leads_on(tmp_path: pathlib.Path, columns: int) ->
     lines = seen.drawn.replace("\r", "").splitlines()
     assert (seen.status, len(lines)) == (2, 3)
     assert max(map(len, lines)) <= 80
-    known = {*re.findall(r"diskreplay (\S+)", seen.drawn)}
-    assert known == {"demo", "record", "inspect", "--help"}
+    assert {*re.findall(r"diskreplay (\S+)", seen.drawn)} == {"demo", "record", "inspect", "--help"}
     piped = subprocess.run(terminal.CLI, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (piped.returncode, piped.stdout) == (2, "")
     assert piped.stderr == "diskreplay: Missing command (see 'diskreplay --help')\n"
@@ -144,7 +143,7 @@ esac
 
 def test_make_demo_prints_what_it_does_and_nothing_else(tmp_path: pathlib.Path) -> None:
     root = pathlib.Path(__file__).parents[2]
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "hatch_build.py"):
         shutil.copy(root / name, tmp_path)
     python = tmp_path / "python-with-pip"
     python.write_text(PIP)

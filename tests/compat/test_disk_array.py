@@ -32,8 +32,7 @@ def rows(values: np.ndarray = VALUES) -> DiskArray:
 @pytest.mark.parametrize("key", KEYS, ids=str)
 def test_keys(key: Any) -> None:
     found, expected = rows()[key], VALUES[key]
-    assert np.shape(found) == np.shape(expected)
-    assert found.dtype == expected.dtype
+    assert (np.shape(found), found.dtype) == (np.shape(expected), expected.dtype)
     np.testing.assert_array_equal(found, expected)
 
 

@@ -141,8 +141,7 @@ def test_attributes_have_the_documents_shapes_and_dtypes() -> None:
     arrays = (buffer.obs, buffer.action, buffer.reward, buffer.done)
     assert [array.shape for array in arrays] == [(10, 6, 5, 1), (10,), (10,), (10,)]
     assert [array.dtype for array in arrays] == [np.uint8, np.int32, np.float32, np.bool_]
-    assert np.asarray(buffer.obs)[0].max() == 3
-    assert buffer.obs[1:].max() == 0
+    assert (np.asarray(buffer.obs)[0].max(), buffer.obs[1:].max()) == (3, 0)
 
 
 def test_samples_are_different_and_reach_every_transition() -> None:
@@ -218,8 +217,7 @@ def test_bad_frames_change_nothing(frame: Any) -> None:
     buffer.store_effect(buffer.store_frame(grey(7)), 1, 1.0, False)
     with pytest.raises(InputError):
         buffer.store_frame(frame)
-    assert buffer.num_in_buffer == 1
-    assert buffer.encode_recent_observation()[0, 0].tolist() == [0, 7]
+    assert (buffer.num_in_buffer, buffer.encode_recent_observation()[0, 0].tolist()) == (1, [0, 7])
     buffer.store_frame(np.full((2, 2, 1), 8, np.int64))
     assert buffer.sample(1)[3][0, 0, 0].tolist() == [7, 8]
 
@@ -247,8 +245,7 @@ def test_draws_follow_the_seed_or_numpys_global_generator() -> None:
             buffer.store_effect(buffer.store_frame(np.zeros(3, np.uint8)), number, 0.0, False)
         return buffer.sample(20)[1].tolist()
 
-    assert draws(None) == draws(None)
-    assert draws(5) == draws(5)
+    assert (draws(None), draws(5)) == (draws(None), draws(5))
     assert draws(5) != draws(None)
 
 

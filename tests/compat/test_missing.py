@@ -17,7 +17,7 @@ TORCHRL = r"needs torchrl: pip install 'diskreplay\[torchrl\]'"
         ("d3rlpy", "d3rlpy", r"pip install 'd3rlpy>=2.8,<3'"),
         ("sb3", "stable_baselines3", "pip install stable-baselines3"),
         ("tianshou", "tianshou", r"pip install 'tianshou>=2,<3'"),
-        ("torchrl", "torchrl", TORCHRL),
+        pytest.param("torchrl", "torchrl", TORCHRL, marks=pytest.mark.long),  # imports torch, where that is there
         ("torchrl", "tensordict", TORCHRL),
     ],
 )

@@ -207,8 +207,7 @@ def test_uniform_like_a_list(kind: str, tmp_path: pathlib.Path) -> None:
         np.testing.assert_array_equal(action, each[1])
         np.testing.assert_array_equal(following, each[3].astype(np.float32))
         assert (reward, done) == (np.float32(each[2]), each[4])
-    assert len(buffer.memory) == 7
-    assert len(buffer.memory[-2:]) == 2
+    assert (len(buffer.memory), len(buffer.memory[-2:])) == (7, 2)
     buffer.close()
 
 

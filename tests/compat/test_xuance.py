@@ -178,6 +178,24 @@ def prioritized(model: Model, path: str | None = None, **options: Any) -> Any:
     )
 
 
+def begun(
+    make: Any, path: str | None = None, n_envs: int = 1, rows: int = 0, alpha: float = 0.6, **options: Any
+) -> tuple[Any, Model, Play]:
+    """A buffer of vectors, its model, and steps for both, of which some rows are stored."""
+    model = Model("plain", n_envs, alpha)
+    buffer, play = make(model, path, **options), Play(model)
+    for _ in range(rows):
+        play.into(buffer)
+    return buffer, model, play
+
+
+def seeded(seed: int, call: Callable[..., Any], *arguments: Any) -> Any:
+    """What a call gives from here on in the global generators."""
+    np.random.seed(seed)
+    random.seed(seed)
+    return call(*arguments)
+
+
 def check_arrays(buffer: Any, model: Model) -> None:
     assert (buffer.ptr, buffer.size, buffer.full) == (model.ptr, model.size, model.size == N_SIZE)
     for name, values in zip(FIELDS, model.data, strict=True):
@@ -308,10 +326,8 @@ def test_uniform(path: str, kind: str, n_envs: int) -> None:
             buffer = uniform(model, path)
             check_arrays(buffer, model)
         play.into(buffer)
-        np.random.seed(at)
-        found = buffer.sample()
-        np.random.seed(at)
-        expected = model.at(np.random.choice(n_envs, BATCH), np.random.choice(model.size, BATCH))
+        found = seeded(at, buffer.sample)
+        expected = seeded(at, lambda: model.at(np.random.choice(n_envs, BATCH), np.random.choice(model.size, BATCH)))
         assert len(found) == 5
         same(found, expected)
     check_arrays(buffer, model)
@@ -320,11 +336,7 @@ def test_uniform(path: str, kind: str, n_envs: int) -> None:
 
 
 def test_arrays_are_indexed_as_arrays(path: str) -> None:
-    model = Model("plain", 4)
-    play = Play(model)
-    buffer = uniform(model, path)
-    for _ in range(9):
-        play.into(buffer)
+    buffer, model, _ = begun(uniform, path, 4, rows=9)
     obs, wanted = buffer.observations, model.data[0]
     for key in ((0,), (1, 2), (slice(None), 3), ([0, 3], [1, 1]), (2, slice(1, 4), 0)):
         np.testing.assert_array_equal(obs[key], wanted[key])
@@ -378,10 +390,8 @@ def test_prioritized(path: str, kind: str, n_envs: int) -> None:
         if at % 3 == 2:
             continue
         beta = 0.4 + at / 100
-        random.seed(at)
-        *found, weights, slots = buffer.sample(beta)
-        random.seed(at)
-        same(slots, model.draw(each))
+        *found, weights, slots = seeded(at, buffer.sample, beta)
+        same(slots, seeded(at, model.draw, each))
         assert (weights.shape, weights.dtype) == ((n_envs, each), np.float64)
         np.testing.assert_allclose(weights, model.weights(slots, beta), rtol=1e-5)
         envs = np.repeat(np.arange(n_envs), each)
@@ -400,14 +410,10 @@ def test_prioritized(path: str, kind: str, n_envs: int) -> None:
 
 
 def test_a_late_priority_does_not_go_to_another_transition(path: str) -> None:
-    model = Model("plain", 1)
-    play = Play(model)
-    buffer = prioritized(model, path)
-    for _ in range(N_SIZE):
-        buffer.store(*play.step())
+    buffer, model, play = begun(prioritized, path, rows=N_SIZE)
     *_, slots = buffer.sample(1.0)
-    buffer.store(*play.step())
-    buffer.store(*play.step())
+    play.into(buffer)
+    play.into(buffer)
     buffer.close()
     buffer = prioritized(model, path)
     overwritten = int((slots < 2).sum())
@@ -422,13 +428,10 @@ def test_a_late_priority_does_not_go_to_another_transition(path: str) -> None:
 
 
 def test_a_cleared_buffer_forgets_what_was_drawn() -> None:
-    model = Model("plain", 1)
-    play = Play(model)
-    buffer = prioritized(model)
-    buffer.store(*play.step())
+    buffer, _, play = begun(prioritized, rows=1)
     buffer.sample(1.0)
     buffer.clear()
-    buffer.store(*play.step())
+    play.into(buffer)
     buffer.update_priorities(np.array([[0]]), [7.0])
     assert buffer.engine.sampler.maximum == pytest.approx(7.0)
     assert buffer.engine.sampler.ignored_updates == 0
@@ -436,11 +439,8 @@ def test_a_cleared_buffer_forgets_what_was_drawn() -> None:
 
 @pytest.mark.long
 def test_prioritized_draws_follow_the_probabilities() -> None:
-    model = Model("plain", 4, alpha=0.7)
-    play, rng = Play(model), np.random.default_rng(4)
-    buffer = prioritized(model, seed=3)
-    for _ in range(10):
-        play.into(buffer)
+    buffer, model, _ = begun(prioritized, n_envs=4, rows=10, alpha=0.7, seed=3)
+    rng = np.random.default_rng(4)
     slots = np.broadcast_to(np.arange(N_SIZE), (4, N_SIZE))
     priorities = rng.random((4, N_SIZE)) * 3
     buffer.update_priorities(slots, priorities)
@@ -482,46 +482,28 @@ def test_episodes_whose_marks_are_too_large_for_ram(tmp_path: pathlib.Path) -> N
             })  # fmt: skip
         buffer.close()
         again = make()
-        assert (again.ptr, again.size) == (3, 20)
-        assert [len(one) for one in again.memory] == lengths[3:]
+        assert (again.ptr, again.size, [len(one) for one in again.memory]) == (3, 20, lengths[3:])
         assert again.memory[19].obs[0] == 22
         again.close()
 
 
-def test_the_newest_step_can_be_drawn() -> None:
-    model = Model("plain", 1)
-    play = Play(model)
-    buffer = prioritized(model, seed=1)
-    for at in range(N_SIZE):
-        buffer.store(*play.step())
-        assert set(buffer.sample(1.0)[-1].ravel()) == set(range(at + 1))  # 16 slices: each of at most 7 has two
-
-
 def test_one_environment_is_drawn_from_by_itself() -> None:
-    model = Model("plain", 4)
-    play = Play(model)
-    buffer = prioritized(model)
-    for _ in range(N_SIZE):
-        buffer.store(*play.step())
+    buffer, _, _ = begun(prioritized, n_envs=4, rows=N_SIZE)
     slots = np.broadcast_to(np.arange(N_SIZE), (4, N_SIZE))
     priorities = np.full((4, N_SIZE), 1e-9)
     priorities[2, 5] = priorities[3, 1] = 1e12
     buffer.update_priorities(slots, priorities)
-    assert buffer._sample_proportional(2, 6) == [5] * 6
-    assert buffer._sample_proportional(3, 2) == [1] * 2
+    assert (buffer._sample_proportional(2, 6), buffer._sample_proportional(3, 2)) == ([5] * 6, [1] * 2)
     with pytest.raises(errors.InputError):
         buffer._sample_proportional(4, 2)
 
 
 def test_own_draws_go_on_where_they_were(tmp_path: pathlib.Path) -> None:
     for make, arguments in ((uniform, ()), (prioritized, (0.5,))):
-        model = Model("plain", 4)
         found = []
         for reopened in (False, True):
-            play, path = Play(model), str(tmp_path / f"{make.__name__}{reopened}.replay")
-            buffer = make(model, path, seed=11)
-            for _ in range(N_SIZE):
-                buffer.store(*play.step())
+            path = str(tmp_path / f"{make.__name__}{reopened}.replay")
+            buffer, model, _ = begun(make, path, 4, rows=N_SIZE, seed=11)
             first = buffer.sample(*arguments)
             if reopened:
                 buffer.close()
@@ -572,10 +554,7 @@ def test_recurrent(path: str, space: Any) -> None:
         memory, stored = [*memory, one][-5:], stored + 1
         assert (buffer.size, buffer.ptr, buffer.full) == (len(memory), stored % 5, len(memory) == 5)
         assert buffer.can_sample() is False
-        np.random.seed(at)
-        found = buffer.sample()
-        np.random.seed(at)
-        same(found, expected_sequences(memory))
+        same(seeded(at, buffer.sample), seeded(at, expected_sequences, memory))
     assert len(buffer.memory) == 5
     for mine, theirs in zip(buffer.memory, memory, strict=True):
         for name in ("obs", "action", "reward", "done"):
@@ -635,14 +614,11 @@ def test_an_episode_that_does_not_fit_is_refused(what: str) -> None:
 
 @pytest.mark.parametrize("make", [uniform, prioritized])
 def test_rows_survive_a_buffer_that_was_not_closed(path: str, make: Any) -> None:
-    model = Model("plain", 4)
-    play = Play(model)
+    buffer, model, play = begun(make, path, 4, rows=5)
+    buffer.close()
     buffer = make(model, path)
-    for at in range(16):
+    for _ in range(11):
         play.into(buffer)
-        if at == 4:
-            buffer.close()
-            buffer = make(model, path)
     buffer.engine.commit()
     die(buffer.engine)
     lost = pytest.warns(SamplerWarning, match="rows were committed")
@@ -685,21 +661,14 @@ def test_halves_of_episodes_may_take_the_rows_of_old_ones(path: str, count: int,
         assert 1 <= buffer.size <= 5
         for mine, theirs in zip(buffer.memory, stored[-buffer.size :], strict=True):
             same(np.array(mine.obs), np.array(theirs.obs))
-        np.random.seed(at)
-        found = buffer.sample()
-        np.random.seed(at)
-        same(found, expected_sequences(stored[-buffer.size :]))
         size = buffer.size
+        same(seeded(at, buffer.sample), seeded(at, expected_sequences, stored[-size:]))
         halve(buffer, count)
     assert size == left
 
 
 def test_a_commit_keeps_the_priorities(path: str) -> None:
-    model = Model("plain", 1)
-    play = Play(model)
-    buffer = prioritized(model, path)
-    for _ in range(N_SIZE):
-        buffer.store(*play.step())
+    buffer, model, _ = begun(prioritized, path, rows=N_SIZE)
     buffer.update_priorities(np.array([[3]]), [50.0])
     buffer.commit()
     chances = probabilities(buffer.engine, np.arange(N_SIZE))
@@ -711,9 +680,7 @@ def test_a_commit_keeps_the_priorities(path: str) -> None:
 
 
 def test_a_crash_goes_back_to_the_last_commits_priorities(path: str) -> None:
-    model = Model("plain", 4)
-    play = Play(model)
-    buffer = prioritized(model, path, seed=5)
+    buffer, model, play = begun(prioritized, path, 4, seed=5)
     wanted: Any = None
     for at in range(3 * N_SIZE):
         step = play.step()
@@ -737,10 +704,7 @@ def test_a_crash_goes_back_to_the_last_commits_priorities(path: str) -> None:
 
 
 def test_a_crash_in_the_middle_of_a_commit_leaves_one_state(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Model("plain", 1)
-    play = Play(model)
-    buffer = prioritized(model, path)
-    buffer.store(*play.step())
+    buffer, model, play = begun(prioritized, path, rows=1)
     for priority in (20.0, 30.0):
         buffer.update_priorities(np.array([[0]]), [priority])
         buffer.commit()
@@ -751,8 +715,7 @@ def test_a_crash_in_the_middle_of_a_commit_leaves_one_state(path: str, monkeypat
             buffer.commit()
     die(buffer.engine)
     again = prioritized(model, path)
-    assert again.engine.sampler.maximum == pytest.approx(30.0)
-    assert again.engine.checkpoints == []
+    assert (again.engine.sampler.maximum, again.engine.checkpoints) == (pytest.approx(30.0), [])
     again.store(*play.step())
     again.engine.commit()  # as the store does by itself: what was saved is of older rows
     die(again.engine)
@@ -763,10 +726,7 @@ def test_a_crash_in_the_middle_of_a_commit_leaves_one_state(path: str, monkeypat
 
 
 def test_another_buffers_store_is_refused_and_left_as_it_is(path: str) -> None:
-    model = Model("plain", 4)
-    play = Play(model)
-    buffer = prioritized(model, path)
-    play.into(buffer)
+    buffer, model, _ = begun(prioritized, path, 4, rows=1)
     buffer.close()
     for other in (
         lambda: uniform(model, path), lambda: prioritized(Model("plain", 2), path),
@@ -867,9 +827,7 @@ def test_images_are_whole_numbers() -> None:
 
 
 def test_arguments_are_checked() -> None:
-    model = Model("plain", 4)
-    buffer = prioritized(model)
-    buffer.store(*Play(model).step())
+    buffer, model, _ = begun(prioritized, n_envs=4, rows=1)
     for beta in (0.0, -1.0, np.nan, "1"):
         with pytest.raises(errors.InputError, match="beta"):
             buffer.sample(beta)
@@ -906,12 +864,7 @@ def test_sizes_and_samples_as_newer_versions_name_them() -> None:
         for buffer in (named, plain):
             assert (buffer.n_size, buffer.batch_size) == (5, 4)
             buffer.store(*step)
-        np.random.seed(0)
-        random.seed(0)
-        sample = named.sample(*more)
-        np.random.seed(0)
-        random.seed(0)
-        expected = plain.sample(*more)
+        sample, expected = (seeded(0, buffer.sample, *more) for buffer in (named, plain))
         assert sample.pop("batch_size") == 4
         names = ["obs", "actions", "rewards", "terminals", "obs_next", "weights", "step_choices"]
         assert list(sample) == names[: len(expected)]

@@ -18,10 +18,7 @@ from diskreplay.errors import InputError, NotEnoughDataError
 
 SPACES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "vector": (spaces.Box(-1, 1, (3,)), spaces.Discrete(4)),
-    "dict": (
-        spaces.Dict(seen=spaces.Box(-1, 1, (2,)), map=spaces.Box(0, 9, (2, 2))),
-        spaces.Box(-1, 1, (2,)),
-    ),
+    "dict": (spaces.Dict(seen=spaces.Box(-1, 1, (2,)), map=spaces.Box(0, 9, (2, 2))), spaces.Box(-1, 1, (2,))),
     "dict of actions": (spaces.Discrete(5), spaces.Dict(move=spaces.Box(-1, 1, (2,)), say=spaces.Discrete(3))),
 }
 AUXILIARY = {"old_logp": (), "hidden": (2,)}
@@ -311,8 +308,7 @@ def test_left_out_values_do_not_stay_from_the_last_round() -> None:
         buffer.finish_path(1.0, env)
     buffer.store(np.zeros((2, 2)), [0, 1], [1, 2], None, [False, False])
     _, _, returns, values, advantages, aux = buffer.sample(np.array([0, 4, 1, 5]))
-    assert values.tolist() == [0, 0, 3, 4]
-    assert aux["logp"].tolist() == [0, 0, 8, 9]
+    assert (values.tolist(), aux["logp"].tolist()) == ([0, 0, 3, 4], [0, 0, 8, 9])
     assert not returns[:2].any()
     assert not advantages[:2].any()
     assert returns[2:].all()

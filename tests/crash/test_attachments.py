@@ -50,20 +50,11 @@ class Tale(tales.Tale):
                     assert note.read() == rows
 
 
-def a_life(tale: Tale) -> None:
-    """Checkpoints with files, dropped, made again by their names, gone back to."""
-    tale.create()
-    tale.rows(3)
-    tale.checkpoint("one")
-    tale.rows(2)
-    tale.checkpoint("two")
-    tale.drop("one")
-    tale.rows(1)
-    tale.checkpoint("one")
-    tale.drop("one")
-    tale.reopen("two")
-    tale.rows(4)
-    tale.close()
+a_life = tales.scripted(
+    "create, rows 3, checkpoint one, rows 2, checkpoint two, drop one, rows 1, checkpoint one, drop one, reopen two,"
+    "rows 4, close"
+)
+"""Checkpoints with files, dropped, made again by their names, gone back to."""
 
 
 def kept(tale: Tale) -> None:
@@ -78,7 +69,7 @@ def kept(tale: Tale) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("life", [a_life, kept])
+@pytest.mark.parametrize("life", [a_life, kept], ids=["a_life", "kept"])
 def test_a_checkpoint_has_its_files_or_is_not_there(life, monkeypatch):
     monkeypatch.setattr(checkpoint_arrays, "CHUNK_ROWS", 1 << 10)  # several chunks and shards of each file
     monkeypatch.setattr(attachments, "SHARD_BYTES", 1 << 12)

@@ -11,6 +11,7 @@ from helpers.configs import Config
 from helpers.crashing import Story
 from helpers.effort import examples, stride
 from helpers.model import Leaf, RaggedLeaf
+from helpers.tale import scripted
 
 import diskreplay as dr
 from diskreplay.schema import columns as schema
@@ -26,53 +27,6 @@ RAGGED = Config(
 )  # fmt: skip
 GROWING = Config("ragged values that grow", RaggedLeaf(), capacity=12, chunk_rows=4, shard_rows=16)
 VECTORS = Config("vectors", Leaf((3,), "f4"), capacity=10, chunk_rows=2, shard_rows=4)
-
-
-def a_life(story: Story) -> None:
-    """Chunks are sealed, shards roll, rows are evicted, checkpoints pin and are dropped, one is gone back to."""
-    story.create()
-    story.add(5)
-    story.commit()
-    story.add(6)
-    story.checkpoint("first")
-    story.add(11)
-    story.close()
-    story.open()
-    story.checkpoint("second")
-    story.drop("first")
-    story.add(9)
-    story.commit()
-    story.close()
-    story.back("second")
-    story.add(3)
-    story.close()
-
-
-def wide_rows(story: Story) -> None:
-    """Several environments and leaves, columns of the user."""
-    story.create()
-    story.add(7)
-    story.commit()
-    story.add(9)
-    story.checkpoint("only")
-    story.add(6)
-    story.close()
-
-
-def two_streams(story: Story) -> None:
-    """A second writer joins; a checkpoint pins rows of both; each evicts for itself."""
-    story.create()
-    story.add(3)
-    story.commit()
-    story.open("b", num_envs=2, capacity=12)
-    story.add(5, "b")
-    story.commit("b")
-    story.buffers["0"].refresh()
-    story.checkpoint("both")
-    story.add(9, "b")
-    story.close()
-    story.drop("both", "b")
-    story.close("b")
 
 
 def recoveries(story: Story) -> None:
@@ -95,62 +49,36 @@ def recoveries(story: Story) -> None:
     story.close()
 
 
-def resized(story: Story) -> None:
-    """Grown and shrunk, open, at opening, at a checkpoint and closed: rows that no commit holds come along."""
-    story.create()
-    story.add(9)
-    story.commit()
-    story.add(8)
-    story.resize(24)
-    story.add(12)
-    story.checkpoint("here")
-    story.add(2)
-    story.resize(6)
-    story.add(3)
-    story.close()
-    story.grow(18)
-    story.add(5)
-    story.close()
-    story.grow(30, "here")
-    story.add(3)
-    story.resize(4)
-    story.close()
-    story.resize_closed(9)
-    story.resize_closed(3)
-    story.open()
-    story.drop("here")
-    story.add(2)
-    story.close()
-
-
-def resized_streams(story: Story) -> None:
-    """Two streams at once: each is whole, as it was or as it is to be, and the same call again does the rest."""
-    story.create()
-    story.add(7)
-    story.commit()
-    story.open("b", num_envs=1, capacity=12)
-    story.add(9, "b")
-    story.close()
-    story.close("b")
-    story.resize_closed(80)
-    story.open()
-    story.add(6)
-    story.resize(44)
-    story.add(2)
-    story.close()
-    story.resize_closed(7)
-
-
-CASES: list[tuple[Callable[[Story], None], Config]] = [
-    (a_life, STACKS),
-    (a_life, RAGGED),
-    (a_life, GROWING),
-    (wide_rows, FRAMES),
-    (two_streams, VECTORS),
-    (recoveries, VECTORS),
-    (resized, STACKS),
-    (resized_streams, FRAMES),
-]
+WORKLOADS: dict[str, Callable[[Story], None]] = {
+    # Chunks are sealed, shards roll, rows are evicted, checkpoints pin and are dropped, one is gone back to.
+    "a_life": scripted(
+        "create, add 5, commit, add 6, checkpoint first, add 11, close, open, checkpoint second, drop first, add 9,"
+        "commit, close, back second, add 3, close"
+    ),
+    # Several environments and leaves, columns of the user.
+    "wide_rows": scripted("create, add 7, commit, add 9, checkpoint only, add 6, close"),
+    # A second writer joins; a checkpoint pins rows of both; each evicts for itself.
+    "two_streams": scripted(
+        "create, add 3, commit, open b num_envs=2 capacity=12, add 5 b, commit b, refresh, checkpoint both, add 9 b,"
+        "close, drop both b, close b"
+    ),
+    "recoveries": recoveries,
+    # Grown and shrunk, open, at opening, at a checkpoint and closed: rows that no commit holds come along.
+    "resized": scripted(
+        "create, add 9, commit, add 8, resize 24, add 12, checkpoint here, add 2, resize 6, add 3, close, grow 18,"
+        "add 5, close, grow 30 here, add 3, resize 4, close, resize_closed 9, resize_closed 3, open, drop here, add 2,"
+        "close"
+    ),
+    # Two streams at once: each is whole, as it was or as it is to be, and the same call again does the rest.
+    "resized_streams": scripted(
+        "create, add 7, commit, open b num_envs=1 capacity=12, add 9 b, close, close b, resize_closed 80, open, add 6,"
+        "resize 44, add 2, close, resize_closed 7"
+    ),
+}
+CASES = [
+    ("a_life", STACKS), ("a_life", RAGGED), ("a_life", GROWING), ("wide_rows", FRAMES), ("two_streams", VECTORS),
+    ("recoveries", VECTORS), ("resized", STACKS), ("resized_streams", FRAMES),
+]  # fmt: skip
 
 
 class Inline(concurrent.futures.Executor):
@@ -168,20 +96,20 @@ class Inline(concurrent.futures.Executor):
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::diskreplay.errors.SamplerWarning")  # priorities go with a crash, which it says
 @pytest.mark.parametrize(
-    ("workload", "config"), CASES, ids=[f"{workload.__name__}, {config.name}" for workload, config in CASES]
+    ("workload", "config"), CASES, ids=[f"{workload}, {config.name}" for workload, config in CASES]
 )
 def test_every_operation(
-    workload: Callable[[Story], None],
+    workload: str,
     config: Config,
     record_property: pytest.RecordProperty,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(concurrent.futures, "ThreadPoolExecutor", Inline)
-    if workload is resized_streams:
+    if workload == "resized_streams":
         monkeypatch.setattr(schema, "RESIDENT_COLUMN_BYTES", 400)  # vectors leave RAM on the way
     story = Story(config, random_losses=examples(1), sampler=dr.Proportional, every=stride(300, "crash points"))
-    workload(story)
+    WORKLOADS[workload](story)
     found = f"{story.points:,} crash points, {len(story.states):,} different disks, {story.checked:,} of them checked"
-    record_property("figures", f"{workload.__name__}, {config.name}: {found}")
+    record_property("figures", f"{workload}, {config.name}: {found}")
     assert story.points > 1000
     assert len(story.states) > 400

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 from helpers import tale as tales
@@ -25,6 +25,9 @@ class Tale(tales.Tale):
         """The episodes with their rows and facts."""
         return [(episode.start, episode.stop, episode.facts) for episode in buffer.episodes]
 
+    def tell(self, **facts: Any) -> None:
+        self.buffer.annotate_episode(**facts)
+
     def touch(self, buffer: dr.ReplayBuffer) -> None:
         buffer.begin_episode(seed=77)
         buffer.add([1e6], 0, 1.0, [1e6 + 1], False, False)
@@ -44,78 +47,31 @@ class Tale(tales.Tale):
             self.buffer.annotate_episode(success=bool(self.said % 3), note=f"episode {self.said} " * (self.said % 4))
 
 
-def a_life(tale: Tale) -> None:
-    """Facts at the start, at the end, in the middle of an episode that a commit cuts; episodes without any."""
-    tale.create()
-    tale.episode(tell="never")
-    tale.commit()  # there is no array of facts yet
-    for tell in ("start", "end", "both", "never"):
-        tale.episode(tell=tell)
-    tale.commit()
-    tale.episode(ends=False, tell="start")
-    tale.commit()
-    tale.buffer.annotate_episode(success=True)
-    tale.commit()  # of no new row
-    tale.episode(tell="end")
-    tale.checkpoint("one")
-    tale.episode()
-    tale.reopen()
-    tale.episode()
-    tale.close()
-
-
-def evictions(tale: Tale) -> None:
-    """The log of facts grows over shards, is written again, and its shards go; a checkpoint keeps some."""
-    tale.create()
-    for number in range(6):
-        tale.episode()
-        tale.episode(tell=("never", "start")[number % 2])
-        tale.commit()
-        if number == 3:
-            tale.checkpoint("middle")
-    tale.drop("middle")
-    for _ in range(3):
-        tale.episode()
-        tale.commit()
-    tale.close()
-
-
-def many_words(tale: Tale) -> None:
-    """The facts of one episode that goes on change again and again."""
-    tale.create()
-    tale.episode(ends=False)
-    for number in range(10):
-        tale.buffer.annotate_episode(progress=number / 10)
-        tale.commit()
-    tale.close()
-
-
-def going_back(tale: Tale) -> None:
-    """A checkpoint with facts, one with more of the same rows, and back to the first."""
-    tale.create()
-    tale.episode(ends=False)
-    tale.checkpoint("first")
-    tale.buffer.annotate_episode(success=False)
-    tale.checkpoint("second")
-    tale.episode()
-    tale.reopen()
-    tale.drop("second")
-    tale.reopen("first")
-    tale.episode()
-    tale.close()
+TWICE = "episode, episode tell=never, commit, episode, episode tell=start, commit,"
+WORKLOADS: dict[str, str] = {
+    # Facts at the start, at the end, in the middle of an episode that a commit cuts; episodes without any.
+    "a_life": "create, episode tell=never, commit,"  # there is no array of facts yet
+    "episode tell=start, episode tell=end, episode tell=both, episode tell=never, commit,"
+    "episode ends=False tell=start, commit, tell success=True, commit,"  # of no new row
+    "episode tell=end, checkpoint one, episode, reopen, episode, close",
+    # The log of facts grows over shards, is written again, and its shards go; a checkpoint keeps some.
+    "evictions": f"create, {TWICE * 2} checkpoint middle, {TWICE} drop middle, {'episode, commit,' * 3} close",
+    # The facts of one episode that goes on change again and again.
+    "many_words": "create, episode ends=False,"
+    + "".join(f"tell progress={number / 10}, commit," for number in range(10)) + "close",
+    # A checkpoint with facts, one with more of the same rows, and back to the first.
+    "going_back": "create, episode ends=False, checkpoint first, tell success=False, checkpoint second, episode,"
+    "reopen, drop second, reopen first, episode, close",
+}  # fmt: skip
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("small", [False, True], ids=["", "small thresholds"])
-@pytest.mark.parametrize(
-    ("workload", "capacity"),
-    [(a_life, 1000), (evictions, 12), (many_words, 1000), (going_back, 1000)],
-    ids=lambda one: getattr(one, "__name__", ""),
-)
-def test_facts_after_a_crash_at_every_operation(workload: Callable[[Tale], None], capacity: int, small: bool) -> None:
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_facts_after_a_crash_at_every_operation(workload: str, small: bool) -> None:
     with small_thresholds() if small else contextlib.nullcontext():
-        tale = Tale(capacity)
-        workload(tale)
+        tale = Tale(12 if workload == "evictions" else 1000)
+        tales.scripted(WORKLOADS[workload])(tale)
         assert tale.points > 50
 
 

@@ -101,8 +101,7 @@ def test_no_write_follows_one_that_failed(deed: str, number: int) -> None:
                     refused(buffer)
             if deed != "drop":  # whose first refused commit makes a patch of the newest observation
                 assert buffer.stats()["streams"] == before
-            record = buffer.engine.streams.commits["0"]
-            close(buffer, before["0"]["end"] - record.end)
+            close(buffer, before["0"]["end"] - buffer.engine.streams.commits["0"].end)
             assert files.count() == place + 1
         files.heal()
         with reopened(files=files) as buffer:
@@ -132,8 +131,7 @@ def test_a_sync_that_failed_is_never_tried_again() -> None:
         try:
             buffer.commit()
         except WriteFailedError:
-            failed = files.operations[-1]
-            assert failed.name in ("sync", "sync_dir")
+            assert files.operations[-1].name in ("sync", "sync_dir")
             before = len(files.operations)
             with contextlib.suppress(StateError):
                 buffer.commit()

@@ -22,8 +22,7 @@ from diskreplay.ops.verify import verify
 def dataset(tmp_path: pathlib.Path) -> pathlib.Path:
     """Episodes of several lengths, each of which ends in a flag."""
     rng = np.random.default_rng(0)
-    ends = np.cumsum([9, 1, 18, 12]) - 1
-    terminated = np.isin(np.arange(40), ends)
+    terminated = np.isin(np.arange(40), np.cumsum([9, 1, 18, 12]) - 1)
     np.savez(
         tmp_path / "set.npz", observations=rng.normal(size=(40, 3)).astype(np.float32), rewards=rng.normal(size=40),
         actions=rng.integers(4, size=40), terminals=terminated, timeouts=np.zeros(40, bool),

@@ -64,6 +64,9 @@ class Tale(tales.Tale):
         items = self.buffer.items()
         self.buffer.update_priorities(items[::3], np.arange(1.0, 1 + len(items[::3])) * (1 + self.step))
 
+    def clear(self) -> None:
+        self.buffer.clear()
+
     def create(self) -> None:
         super().create()
         self.found = []
@@ -120,25 +123,12 @@ def test_priorities_are_those_of_the_rows_or_are_said_to_be_gone(sampler, monkey
     monkeypatch.setattr(checkpoint_arrays, "CHUNK_ROWS", 1 << 2)  # several chunks and shards
     monkeypatch.setattr(checkpoint_arrays, "SHARD_CHUNKS", 2)
     tale = Tale(sampler())
-    tale.create()
-    tale.rows(6)
-    tale.close()  # nothing to keep
-    tale.open()
-    tale.update()
-    tale.rows(3)
-    tale.commit()
-    tale.update()
-    tale.reopen()
-    tale.rows(2)
-    tale.close()  # of rows alone
-    tale.open()
-    tale.update()  # makes no commit
-    tale.reopen()
-    tale.close()  # of nothing
-    tale.open()
-    tale.buffer.clear()
-    tale.reopen()
-    tale.close()
+    tales.scripted(
+        "create, rows 6, close,"  # nothing to keep
+        "open, update, rows 3, commit, update, reopen, rows 2, close,"  # of rows alone
+        "open, update, reopen, close,"  # an update makes no commit; closing, of nothing
+        "open, clear, reopen, close"
+    )(tale)
     assert tale.points > 100
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,79 +52,30 @@ class Tale(tales.Tale):
             self.buffer.write(each, index, self.rng.random((number, *LATER[each][0]), np.float32))
 
 
-def a_life(tale: Tale) -> None:
-    """No values, the first ones, values without new rows, both; a checkpoint; another opening."""
-    tale.create()
-    tale.rows(5)
-    tale.commit()  # there is no log yet
-    tale.write(4)
-    tale.commit()  # of no new row
-    tale.rows(3)
-    tale.write(3)
-    tale.checkpoint("one")
-    tale.write(5, "state")
-    tale.reopen()
-    tale.rows(2)
-    tale.write(2)
-    tale.close()
-
-
-def evictions(tale: Tale) -> None:
-    """The log grows over shards, what lives is written again, and shards go; a checkpoint keeps some."""
-    tale.create()
-    for number in range(6):
-        tale.rows(4)
-        tale.write(3)
-        tale.commit()
-        if number == 3:
-            tale.checkpoint("middle")
-    tale.drop("middle")
-    for _ in range(3):
-        tale.rows(4)
-        tale.write(2, "state")
-        tale.commit()
-    tale.close()
-
-
-def the_same_rows(tale: Tale) -> None:
-    """Values of a window that stays are replaced again and again."""
-    tale.create()
-    tale.rows(6)
-    for _ in range(8):
-        tale.write(4)
-        tale.commit()
-    tale.close()
-
-
-def going_back(tale: Tale) -> None:
-    """A checkpoint with values, one with others of the same rows, and back to the first."""
-    tale.create()
-    tale.rows(6)
-    tale.write(3)
-    tale.checkpoint("first")
-    tale.write(4)
-    tale.checkpoint("second")
-    tale.rows(3)
-    tale.reopen()
-    tale.drop("second")
-    tale.reopen("first")
-    tale.rows(2)
-    tale.write(3)
-    tale.close()
+ROUND = "rows 4, write 3, commit,"
+WORKLOADS: dict[str, str] = {
+    # No values, the first ones, values without new rows, both; a checkpoint; another opening.
+    "a_life": "create, rows 5, commit, write 4, commit,"  # there is no log yet; of no new row
+    "rows 3, write 3, checkpoint one, write 5 state, reopen, rows 2, write 2, close",
+    # The log grows over shards, what lives is written again, and shards go; a checkpoint keeps some.
+    "evictions": f"create, {ROUND * 4} checkpoint middle, {ROUND * 2} drop middle,"
+    f"{'rows 4, write 2 state, commit,' * 3} close",
+    # Values of a window that stays are replaced again and again.
+    "the_same_rows": f"create, rows 6, {'write 4, commit,' * 8} close",
+    # A checkpoint with values, one with others of the same rows, and back to the first.
+    "going_back": "create, rows 6, write 3, checkpoint first, write 4, checkpoint second, rows 3, reopen, drop second,"
+    "reopen first, rows 2, write 3, close",
+}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("small", [False, True], ids=["", "small thresholds"])
-@pytest.mark.parametrize(
-    ("workload", "capacity"),
-    [(a_life, 1000), (evictions, 12), (the_same_rows, 1000), (going_back, 1000)],
-    ids=lambda one: getattr(one, "__name__", ""),
-)
-def test_values_after_a_crash_at_every_operation(workload: Callable[[Tale], None], capacity: int, small: bool) -> None:
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_values_after_a_crash_at_every_operation(workload: str, small: bool) -> None:
     with small_thresholds() if small else contextlib.nullcontext(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "COMMIT_BYTES", 1 << 30)  # the tale says when it commits
-        tale = Tale(capacity)
-        workload(tale)
+        tale = Tale(12 if workload == "evictions" else 1000)
+        tales.scripted(WORKLOADS[workload])(tale)
         assert tale.points > 50
 
 

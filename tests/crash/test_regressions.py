@@ -187,8 +187,7 @@ def test_a_reader_never_sees_the_rows_that_replaced_its_own() -> None:
 
 def test_what_killed_creations_left_is_removed(tmp_path: pathlib.Path) -> None:
     """Each process left a directory beside the store that only a process of the same id would have removed."""
-    kept = tmp_path / ".a.replay.tmp-mine"
-    kept.mkdir()
+    (tmp_path / ".a.replay.tmp-mine").mkdir()
     for _ in range(5):
         files = FaultyFiles()
         files.crash_at(40)

@@ -170,8 +170,7 @@ def test_environments_in_step_store_each_observation_once() -> None:
     for t in range(0, 100, 2):
         buffer.add([episode(2, str(env), first=t, end="terminated" if t == 98 else None) for env in range(4)])
     assert buffer.store is not None
-    assert buffer.store.stats()["streams"]["0"]["patches"] == 0
-    assert len(buffer.store.episodes) == 4
+    assert (buffer.store.stats()["streams"]["0"]["patches"], len(buffer.store.episodes)) == (0, 4)
 
 
 def test_more_episodes_than_environments_are_kept_too() -> None:
@@ -365,8 +364,7 @@ def test_nested_observations_come_back_nested() -> None:
             assert (obs["camera"] == t).all()
             assert obs["speed"] == pytest.approx(t / 10)
     rows = buffer.sample(batch_size_B=2, batch_length_T=4)
-    assert rows["obs"]["camera"].shape == (2, 4, 40, 40)
-    assert rows["actions"].shape == (2, 4)
+    assert (rows["obs"]["camera"].shape, rows["actions"].shape) == ((2, 4, 40, 40), (2, 4))
 
 
 # Algorithms

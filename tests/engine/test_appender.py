@@ -14,6 +14,7 @@ import pytest
 import diskreplay as dr
 from diskreplay.engine.appender import Appender
 from diskreplay.engine.row_buffers import RowBuffers
+from diskreplay.index.log import NEXT_PATCH
 from diskreplay.schema.columns import CONTINUES, PATCHES, REPEAT, START, ZEROS
 
 SHAPE = (2, 2)
@@ -57,28 +58,24 @@ def patches(rb: dr.ReplayBuffer) -> list[int]:
 
 
 def patch_of(rb: dr.ReplayBuffer, row: int) -> int:
-    return int(rb.engine.appender.log.patch_numbers(np.array([row]), np.array([0]))[0])
+    return int(rb.engine.appender.log.take(NEXT_PATCH, np.array([row]), np.array([0]))[0])
 
 
 def test_a_row_that_goes_on_stores_no_observation_twice(make: Callable[..., dr.ReplayBuffer]) -> None:
     with make() as rb:
         for row in range(1, 5):
             add(rb, frames(row), frames(row + 1))
-        assert starts(rb) == [ZEROS, CONTINUES, CONTINUES, CONTINUES]
-        assert patches(rb) == []
+        assert (starts(rb), patches(rb)) == ([ZEROS, CONTINUES, CONTINUES, CONTINUES], [])
         assert [patch_of(rb, row) for row in range(4)] == [-1] * 4
 
 
-def test_a_next_observation_that_no_row_has_is_a_patch(
-    make: Callable[..., dr.ReplayBuffer],
-) -> None:
+def test_a_next_observation_that_no_row_has_is_a_patch(make: Callable[..., dr.ReplayBuffer]) -> None:
     with make() as rb:
         add(rb, frames(1), frames(2), end=True)
         add(rb, frames(7), frames(8))  # after an end
         add(rb, frames(8), frames(9))
         add(rb, frames(20), frames(21))  # in the middle
-        assert starts(rb) == [ZEROS, ZEROS, CONTINUES, ZEROS]
-        assert patches(rb) == [2, 9]
+        assert (starts(rb), patches(rb)) == ([ZEROS, ZEROS, CONTINUES, ZEROS], [2, 9])
         assert [patch_of(rb, row) for row in range(4)] == [0, -1, 1, -1]
 
 
@@ -92,14 +89,11 @@ def test_an_end_begins_anew_though_the_observation_goes_on(make: Callable[..., d
         assert patches(rb) == []  # the next rows hold them
 
 
-def test_flags_go_on_with_another_observation(
-    make: Callable[..., dr.ReplayBuffer],
-) -> None:
+def test_flags_go_on_with_another_observation(make: Callable[..., dr.ReplayBuffer]) -> None:
     with make(continuity="flags") as rb:
         add(rb, frames(1), frames(2))
         add(rb, frames(3), frames(4))
-        assert starts(rb) == [ZEROS, CONTINUES]
-        assert patches(rb) == [2]
+        assert (starts(rb), patches(rb)) == ([ZEROS, CONTINUES], [2])
 
 
 @pytest.mark.parametrize(
@@ -111,8 +105,7 @@ def test_the_older_frames_of_a_first_stack(
 ) -> None:
     with make(STACK, frame_stack=3) as rb:
         add(rb, frames(*first), frames(*first[1:], 6))
-        assert starts(rb) == [code]
-        assert patches(rb) == kept
+        assert (starts(rb), patches(rb)) == ([code], kept)
         batch = rb.get(np.array([0]))
         np.testing.assert_array_equal(batch.obs[0], frames(*first))
         np.testing.assert_array_equal(batch.next_obs[0], frames(*first[1:], 6))
@@ -125,8 +118,7 @@ def test_a_next_stack_that_does_not_follow_is_kept_whole(make: Callable[..., dr.
         add(rb, frames(0, 1, 2), frames(9, 8, 7))
         assert sorted(patches(rb)) == [7, 8, 9]
         add(rb, frames(9, 8, 7), frames(8, 7, 6))  # its frames are no rows, so it begins anew
-        assert starts(rb)[:2] == [ZEROS, CONTINUES]
-        assert starts(rb)[2] == PATCHES
+        assert (starts(rb)[:2], starts(rb)[2]) == ([ZEROS, CONTINUES], PATCHES)
         batch = rb.get(np.arange(3))
         np.testing.assert_array_equal(batch.next_obs[1], frames(9, 8, 7))
         np.testing.assert_array_equal(batch.obs[2], frames(9, 8, 7))
@@ -157,8 +149,8 @@ def test_bad_arguments_change_nothing(make: Callable[..., dr.ReplayBuffer], argu
 @pytest.mark.parametrize(
     ("owner", "step"),
     [
-        (Appender, "_find_break"), (Appender, "_begin"), (RowBuffers, "write"), (RowBuffers, "put_pending"),
-        (Appender, "_keep"), (Appender, "_added"),
+        (Appender, "_find_break"), (Appender, "_begin"), (RowBuffers, "patch"), (RowBuffers, "write"),
+        (Appender, "_keep"),
     ],
 )  # fmt: skip
 def test_a_row_that_was_begun_and_not_ended_stops_the_writer(

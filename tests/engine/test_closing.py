@@ -22,7 +22,6 @@ from helpers.testing.faulty_objects import SimulatedObjects
 
 import diskreplay as dr
 from diskreplay.compat.frames import ReplayBuffer as Frames
-from diskreplay.engine import pushes
 from diskreplay.errors import ClosedError, DiskFullError, StateError, WriteFailedError
 from diskreplay.ops.verify import verify
 
@@ -126,15 +125,14 @@ def test_what_ends_a_block_gets_it_as_a_note(tmp_path: pathlib.Path) -> None:
 def test_a_mixture_closes_all_parts(tmp_path: pathlib.Path, full: set[int], deed: Callable[[], object]) -> None:
     files = [FaultyFiles() for _ in range(3)]
     parts = [filled(tmp_path / str(number), files[number], more=number + 5) for number in range(3)]
-    mixture = dr.Mixture(parts)
-    for number in full:
-        files[number].fail_at(0)
-    error = block(FaultyFiles(), mixture, deed)
-    assert isinstance(error, KeyError if deed is mine else DiskFullError)
-    told = [*([] if deed is mine else [str(error)]), *getattr(error, "__notes__", ())]
-    assert [LOST.format(number + 5) in text for number, text in zip(sorted(full, reverse=True), told, strict=True)]
-    assert all(f"/{number}/streams" in text for number, text in zip(sorted(full, reverse=True), told, strict=True))
-    mixture.close()
+    with dr.Mixture(parts) as mixture:
+        for number in full:
+            files[number].fail_at(0)
+        error = block(FaultyFiles(), mixture, deed)
+        assert isinstance(error, KeyError if deed is mine else DiskFullError)
+        told = [*([] if deed is mine else [str(error)]), *getattr(error, "__notes__", ())]
+        assert [LOST.format(number + 5) in text for number, text in zip(sorted(full, reverse=True), told, strict=True)]
+        assert all(f"/{number}/streams" in text for number, text in zip(sorted(full, reverse=True), told, strict=True))
     for one in files:
         one.heal()
     assert [rows_of(tmp_path / str(number)) for number in range(3)] == [3 if n in full else n + 8 for n in range(3)]
@@ -143,25 +141,23 @@ def test_a_mixture_closes_all_parts(tmp_path: pathlib.Path, full: set[int], deed
 @pytest.mark.parametrize("background", [False, True])
 def test_a_recording_notes_it_too(path: str, background: bool) -> None:
     files = FaultyFiles()
-    env = dr.Record(Robot(50), path, background=background, files=files, commit_rows=4)
-    walk(env, 4)
-    env.buffer.engine.settle()
+    with dr.Record(Robot(50), path, background=background, files=files, commit_rows=4) as env:
+        walk(env, 4)
+        env.buffer.engine.settle()
 
-    def until_refused() -> None:
-        while True:
-            env.step(ACTION)
-            env.buffer.engine.settle()
+        def until_refused() -> None:
+            while True:
+                env.step(ACTION)
+                env.buffer.engine.settle()
 
-    error = block(files, env, until_refused)
-    assert isinstance(error, WriteFailedError)
-    assert LOST.format(4) in error.__notes__[-1]
-    assert ("were not recorded" in error.__notes__[0]) == background
-    env.close()
+        error = block(files, env, until_refused)
+        assert isinstance(error, WriteFailedError)
+        assert LOST.format(4) in error.__notes__[-1]
+        assert ("were not recorded" in error.__notes__[0]) == background
     assert rows_of(path) == 4
 
 
-def test_an_adapter_says_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a"
+def test_an_adapter_says_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = Frames(10, 1, path=path)
     for value in range(4):
         buffer.store_effect(buffer.store_frame(np.full(3, value, np.uint8)), value, 0.0, False)
@@ -201,8 +197,7 @@ def test_a_forgotten_buffer_says_it(tmp_path: pathlib.Path, monkeypatch: pytest.
 
 def test_what_pushes_ends_with_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects, files = SimulatedObjects(), FaultyFiles()
-    monkeypatch.setattr("diskreplay.buffers.opening.ObjectStore", lambda url: objects)
-    monkeypatch.setattr(pushes, "ObjectStore", lambda url: objects)
+    monkeypatch.setattr("diskreplay.remote.ObjectStore", lambda url: objects)
     buffer = filled(tmp_path / "a", files, remote="s3://simulated/a.replay")
     files.fail_at(0)
     with pytest.raises(DiskFullError, match=LOST.format(5)):

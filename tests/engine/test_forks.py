@@ -103,8 +103,7 @@ def test_a_writers_child_refuses_and_can_open_the_store(path: str) -> None:
             with dr.ReplayBuffer.open(path, mode="r") as reader:
                 return check(reader.sample(5))
 
-        assert len(forked(open_it)) == 5
-        assert buffer.checkpoints == []
+        assert (len(forked(open_it)), buffer.checkpoints) == (5, [])
         draw(buffer)()
 
 

@@ -114,8 +114,7 @@ def test_a_value_that_grows_pins_only_itself(path: str) -> None:
                 add(rb, talk(turn * 5), talk(turn * 5 + 5), ends=turn == 3)
             rb.commit()
         begin, end, _ = rb.engine.streams.writer.commit_record.of("ragged/obs")
-        assert end == 60 * 20
-        assert end - begin == 20 // 4 * 20
+        assert (end, end - begin) == (60 * 20, 20 // 4 * 20)
         assert len(list(pathlib.Path(path).glob("streams/0/ragged/obs/c.*"))) <= (end - begin) // 16 + 2
         assert [len(obs) for obs, _, _ in shown(rb)] == [0, 5, 10, 15] * 5
     assert verify(path).ok
@@ -133,9 +132,7 @@ def test_a_value_grows_on_after_reopening(path: str) -> None:
     with dr.ReplayBuffer.open(path, checkpoint="nine") as rb:
         assert items(rb) == 9
         add(rb, talk(9), talk(20))
-        assert items(rb) == 20
-        assert [len(obs) for obs, _, _ in shown(rb)] == [4, 6, 9]
-        assert len(rb.episodes) == 1
+        assert (items(rb), [len(obs) for obs, _, _ in shown(rb)], len(rb.episodes)) == (20, [4, 6, 9], 1)
     assert verify(path).ok
 
 

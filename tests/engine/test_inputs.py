@@ -22,7 +22,7 @@ from helpers.damage import flip
 from helpers.line import rows_in
 from helpers.model import Leaf
 from helpers.programs import printed
-from helpers.recording import Recording
+from helpers.recording import Recording, recorded_store
 from hostile.test_regressions import edit as rewrite
 
 import diskreplay as dr
@@ -168,8 +168,7 @@ def test_bad_steps_of_several_environments(path: str, spoil: Any, message: str) 
         with pytest.raises(InputError, match=message):
             buffer.add(**spoil(good(3)))
         buffer.add(**good(3))
-        assert len(buffer) == 6
-        assert len(buffer.episodes) == 3
+        assert (len(buffer), len(buffer.episodes)) == (6, 3)
 
 
 @pytest.mark.parametrize(
@@ -226,10 +225,8 @@ def test_values_that_fit_are_taken(path: str) -> None:
         buffer.add(**given, valid=np.array([True]))
         batch = buffer.get([1])
         assert len(buffer.episodes) == 1
-    assert batch.obs["a"].dtype == np.uint8
-    assert batch.obs["b"][0].dtype == np.float32
-    assert batch.reward.tolist() == [0.5]
-    assert batch.extra["steps"].tolist() == [4]
+    assert (batch.obs["a"].dtype, batch.obs["b"][0].dtype) == (np.uint8, np.float32)
+    assert (batch.reward.tolist(), batch.extra["steps"].tolist()) == ([0.5], [4])
 
 
 @pytest.mark.parametrize("layout", ["fortran", "strided", "reversed", "byte order", "read-only"])
@@ -302,8 +299,7 @@ def test_bad_indexes(path: str, index: Any) -> None:
         buffer.add(**good())
         with pytest.raises(InputError):
             buffer.get(index)
-        assert len(buffer.get(np.array([], np.int64))) == 0
-        assert len(buffer.get(0)) == 1
+        assert (len(buffer.get(np.array([], np.int64))), len(buffer.get(0))) == (0, 1)
 
 
 def test_evicted_indexes(path: str) -> None:
@@ -550,17 +546,16 @@ def test_the_writer_is_named_in_one_line(path: str) -> None:
 
 
 def test_a_reader_and_a_closed_buffer_write_nothing(path: str) -> None:
-    buffer = create(path)
-    buffer.add(**good())
-    buffer.checkpoint("one")
-    with dr.ReplayBuffer.open(path, mode="r") as reader:
-        for call in (lambda: reader.add(**good()), reader.commit, lambda: reader.checkpoint("x")):
-            with pytest.raises(ReadOnlyError, match="mode='r'"):
-                call()
-        with pytest.raises(ReadOnlyError):
-            reader.drop_checkpoint("one")
-        assert len(reader.sample(1)) == 1
-    buffer.close()
+    with create(path) as buffer:
+        buffer.add(**good())
+        buffer.checkpoint("one")
+        with dr.ReplayBuffer.open(path, mode="r") as reader:
+            for call in (lambda: reader.add(**good()), reader.commit, lambda: reader.checkpoint("x")):
+                with pytest.raises(ReadOnlyError, match="mode='r'"):
+                    call()
+            with pytest.raises(ReadOnlyError):
+                reader.drop_checkpoint("one")
+            assert len(reader.sample(1)) == 1
     buffer.close()
     for call in (
         lambda: buffer.add(**good()), buffer.commit, lambda: buffer.checkpoint("x"), lambda: buffer.sample(1),
@@ -706,9 +701,7 @@ def test_damage_is_named(path: str, damage: str, mode: Any) -> None:
     A record that is lost, or contradicts itself, stands in the tail, too: then all rows are there, with a warning.
     """
     config = Config("damaged", Leaf((5, 4)), frame_stack=2, capacity=40, cache_bytes=0)
-    recording = Recording(config)
-    with config.create(path) as buffer:
-        recording.add(buffer, 11)
+    recording = recorded_store(config, path, 11)
     pathlib.Path(path, "streams/0/start/root.json").unlink()  # else a root that is damaged is read from it
     DAMAGES[damage](path)
     with warnings.catch_warnings(record=True) as told:

@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 import diskreplay as dr
-from diskreplay.engine import appender
+from diskreplay.engine import appender, row_call
 from diskreplay.errors import InputError, StateError
 from diskreplay.ops.combine import merge
 
@@ -336,13 +336,7 @@ def test_numbers_of_numpy_are_taken_wherever_pythons_are(path: str) -> None:
         "seed": np.uint8(3),
     }
     with dr.ReplayBuffer.create(
-        path,
-        VECTOR,
-        spaces.Discrete(2),
-        view=view,
-        sampler=sampler,
-        codec=dr.Codec("zstd", np.int64(3)),
-        **options,
+        path, VECTOR, spaces.Discrete(2), view=view, sampler=sampler, codec=dr.Codec("zstd", np.int64(3)), **options
     ) as buffer:
         buffer.checkpoint("one")
     with dr.ReplayBuffer.open(path, checkpoint="one") as buffer:
@@ -381,7 +375,8 @@ def test_what_is_no_discount_factor(gamma: Any) -> None:
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_a_row_that_no_id_would_name_is_refused(path: str, num_envs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream has 2^48 ids; those above are the next stream's."""
-    monkeypatch.setattr(appender, "MAX_IDS", 10 * num_envs + num_envs - 1)
+    for module in (appender, row_call):
+        monkeypatch.setattr(module, "MAX_IDS", 10 * num_envs + num_envs - 1)
     shape = (num_envs,) if num_envs > 1 else ()
     obs, zeros, flags = np.zeros((*shape, 2), np.float16), np.zeros(shape), np.zeros(shape, bool)
     row = obs, zeros.astype(int), zeros, obs, flags, flags

@@ -43,8 +43,7 @@ def test_observations_that_differ_are_cuts_and_it_is_said_once(tmp_path: pathlib
     with create(tmp_path) as buffer:
         with pytest.warns(MisuseWarning, match="continuity='flags'") as said:
             normalised(buffer)
-        assert len(said) == 1
-        assert said[0].filename == __file__
+        assert (len(said), said[0].filename) == (1, __file__)
         assert buffer.stats()["streams"]["0"]["ends"] == {
             "terminated": EPISODES, "truncated": 0, "cut off": EPISODES * (EPISODE - 1)
         }  # fmt: skip
@@ -57,8 +56,7 @@ def test_cuts_in_many_steps_at_once_are_told_once(tmp_path: pathlib.Path) -> Non
         with pytest.warns(MisuseWarning, match="steps do not continue the one before them") as said:
             buffer.extend(*steps)
         buffer.extend(*steps)
-    assert len(said) == 1
-    assert said[0].filename == __file__
+    assert (len(said), said[0].filename) == (1, __file__)
 
 
 def test_nothing_is_said_of_what_another_program_recorded(tmp_path: pathlib.Path) -> None:

@@ -208,8 +208,7 @@ def test_a_child_of_multiprocessing_keeps_what_it_wrote_itself(path: str, tmp_pa
     """)
     )
     done = subprocess.run([sys.executable, str(main), path, method], capture_output=True, text=True, timeout=PATIENCE)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert rows_of(path) == ROWS
+    assert (done.returncode, done.stderr, rows_of(path)) == (0, "", ROWS)
 
 
 @pytest.mark.long

@@ -52,14 +52,12 @@ def test_a_group_of_pictures_is_stored_once(path: str) -> None:
         for at in range(1, 8):
             add(rb, value(at), value(at + 1) if at < 7 else value(1, 50))
         add(rb, value(1, 50), value(2, 50).tobytes(), ends=True)
-        assert items(rb) == len(value(7)) + len(value(2, 50))
-        assert len(rb.episodes) == 1
+        assert (items(rb), len(rb.episodes)) == (len(value(7)) + len(value(2, 50)), 1)
     with dr.ReplayBuffer.open(path, ragged={"obs/camera.top": "lists"}) as rb:
         batch = rb.get(rb.items())
         packets = [list(row) for row in batch.obs["camera.top"]]
         assert packets == [value(at).tolist() for at in range(1, 8)] + [value(1, 50).tolist()]
-        assert rb.schema.ragged["obs/camera.top"].video == FACTS
-        assert rb.observation_space == SPACE
+        assert (rb.schema.ragged["obs/camera.top"].video, rb.observation_space) == (FACTS, SPACE)
     assert verify(path).ok
 
 

@@ -264,8 +264,7 @@ class Array:
         if not self.in_shards:
             return 0
         data, index = self.shard(self.last_shard)
-        used = sum(size for size in index[1::2] if size != MISSING)
-        return len(data) - used - 8 * len(index) - 8
+        return len(data) - sum(size for size in index[1::2] if size != MISSING) - 8 * len(index) - 8
 
 
 def tails_of(stream: pathlib.Path) -> dict[int, pathlib.Path]:

@@ -36,6 +36,11 @@ Box = gymnasium.spaces.Box
 FRAME = Box(0, 255, (6, 5), np.uint8)
 
 
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "s.replay"
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """A configuration, and how its steps look."""
@@ -91,6 +96,10 @@ class Walk:
         self.rng = np.random.default_rng(7)
         self.stack = next((s for s in buffer.schema.stacks if s.axis is not None), None)
         self.now = [self.fresh() for _ in range(case.envs)]
+
+    def go(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
 
     def draw(self, space: gymnasium.Space[Any]) -> Any:
         if isinstance(space, gymnasium.spaces.Dict):
@@ -196,8 +205,7 @@ def compare(stream: Any, batch: dr.Batch) -> None:
 @pytest.mark.long
 @pytest.mark.own_thresholds
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_an_independent_reader_agrees(case: Case, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "s.replay"
+def test_an_independent_reader_agrees(case: Case, path: pathlib.Path) -> None:
     buffer = create(case, path)
     walk = Walk(case, buffer)
     for row in range(case.rows):
@@ -214,8 +222,7 @@ def test_an_independent_reader_agrees(case: Case, tmp_path: pathlib.Path) -> Non
     compare(stream, batch)
 
     # Rows that no commit holds do not show, and change nothing of what does.
-    for _ in range(3):
-        walk.step()
+    walk.go(3)
     beside = specreader.Store(path).streams["0"]
     assert beside.record == stream.record
     compare(beside, batch)
@@ -227,6 +234,7 @@ def test_an_independent_reader_agrees(case: Case, tmp_path: pathlib.Path) -> Non
         compare(closed, reopened.get(closed.ids()))
 
 
+EVICTED = next(case for case in CASES if case.name == "evicted")
 RESIZED = [
     case for case in CASES if case.name in ("evicted", "three-envs", "resident-stack", "stacked-first", "nested")
 ]
@@ -235,13 +243,11 @@ RESIZED = [
 @pytest.mark.long(quick=2)
 @pytest.mark.own_thresholds
 @pytest.mark.parametrize("case", RESIZED, ids=lambda case: case.name)
-def test_an_independent_reader_agrees_about_a_resized_stream(case: Case, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "s.replay"
+def test_an_independent_reader_agrees_about_a_resized_stream(case: Case, path: pathlib.Path) -> None:
     with create(case, path) as buffer:
         walk = Walk(case, buffer)
         for number, capacity in enumerate((9, 70, 23, 24, 300)):
-            for _ in range(40):
-                walk.step()
+            walk.go(40)
             buffer.checkpoint(f"before-{number}")
             buffer.resize(capacity * case.envs)
             stream = specreader.Store(path).streams["0"]
@@ -254,17 +260,13 @@ def test_an_independent_reader_agrees_about_a_resized_stream(case: Case, tmp_pat
     )
 
 
-def test_the_start_of_a_limiter_is_in_the_record_and_may_be_ignored(tmp_path: pathlib.Path) -> None:
-    case, path = CASES[0], tmp_path / "s.replay"
-    with create(case, path) as buffer:
-        walk = Walk(case, buffer)
-        for _ in range(50):
-            walk.step()
+def test_the_start_of_a_limiter_is_in_the_record_and_may_be_ignored(path: pathlib.Path) -> None:
+    with create(CASES[0], path) as buffer:
+        Walk(CASES[0], buffer).go(50)
         dr.RateLimiter(buffer, 0.5, 10, 8).wait_to_sample(3)
         buffer.commit()
         stream = specreader.Store(path).streams["0"]
-        assert stream.record["limiter"] == [1, 50, 0, 10, 0.5]
-        assert stream.record["sampled"] == 3
+        assert (stream.record["limiter"], stream.record["sampled"]) == ([1, 50, 0, 10, 0.5], 3)
         compare(stream, buffer.get(stream.ids()))
         assert_invariants_of_rows(stream)
     record = json.loads((path / "streams/0/zarr.json").read_text())["attributes"]["diskreplay"]
@@ -313,14 +315,10 @@ def assert_invariants_of_rows(stream: Any) -> None:
             assert numbers == list(range(numbers[0], numbers[0] + stream.context + 1))
 
 
-def test_bytes_after_the_committed_length_mean_nothing(tmp_path: pathlib.Path) -> None:
+def test_bytes_after_the_committed_length_mean_nothing(path: pathlib.Path) -> None:
     """What a crash in the middle of a commit leaves (I13): readers look at the record, never at the file's end."""
-    path = tmp_path / "s.replay"
-    case = CASES[1]
-    with create(case, path) as buffer:
-        walk = Walk(case, buffer)
-        for _ in range(case.rows):
-            walk.step()
+    with create(CASES[1], path) as buffer:
+        Walk(CASES[1], buffer).go(CASES[1].rows)
         buffer.commit()
         ids = specreader.Store(path).streams["0"].ids()
         batch = buffer.get(ids)
@@ -344,32 +342,23 @@ def test_bytes_after_the_committed_length_mean_nothing(tmp_path: pathlib.Path) -
         assert not list(folder.glob(f"c.{shard + 1}.*"))
 
 
-def test_a_checkpoint_is_read_beside_newer_rows(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "s.replay"
-    case = next(case for case in CASES if case.name == "evicted")
-    with create(case, path) as buffer:
-        walk = Walk(case, buffer)
-        for _ in range(70):
-            walk.step()
+def test_a_checkpoint_is_read_beside_newer_rows(path: pathlib.Path) -> None:
+    with create(EVICTED, path) as buffer:
+        walk = Walk(EVICTED, buffer)
+        walk.go(70)
         buffer.checkpoint("kept")
-        cut = specreader.Store(path, checkpoint="kept").streams["0"]
-        batch = buffer.get(cut.ids())
-        for _ in range(70):
-            walk.step()
+        batch = buffer.get(specreader.Store(path, checkpoint="kept").streams["0"].ids())
+        walk.go(70)
     later = specreader.Store(path, checkpoint="kept").streams["0"]
     assert (later.begin, later.end) == (20, 70)
     compare(later, batch)
     assert specreader.Store(path).streams["0"].begin == 90
 
 
-def test_missing_rows_of_the_hierarchy_are_the_fill_value(tmp_path: pathlib.Path) -> None:
+def test_missing_rows_of_the_hierarchy_are_the_fill_value(path: pathlib.Path) -> None:
     """4.7: rows past ``end``, and rows of evicted shards."""
-    path = tmp_path / "s.replay"
-    case = next(case for case in CASES if case.name == "evicted")
-    with create(case, path) as buffer:
-        walk = Walk(case, buffer)
-        for _ in range(case.rows + 1):  # the last chunk is partly filled
-            walk.step()
+    with create(EVICTED, path) as buffer:
+        Walk(EVICTED, buffer).go(EVICTED.rows + 1)  # the last chunk is partly filled
     stream = specreader.Store(path).streams["0"]
     for name, array in stream.arrays.items():
         seen = zarr.open_array(path / "streams/0" / name, mode="r")[:]
@@ -383,9 +372,8 @@ def test_missing_rows_of_the_hierarchy_are_the_fill_value(tmp_path: pathlib.Path
     assert stream.floor // stream.arrays["obs"].shard_rows > 0
 
 
-def test_temporary_names_of_a_crash_are_not_seen(tmp_path: pathlib.Path) -> None:
+def test_temporary_names_of_a_crash_are_not_seen(path: pathlib.Path) -> None:
     """10.2: readers list groups, never the inside of an array. A warning of zarr-python would fail the test."""
-    path = tmp_path / "s.replay"
     with create(CASES[1], path) as buffer:
         Walk(CASES[1], buffer).step()
     start = path / "streams/0/start"
@@ -394,22 +382,18 @@ def test_temporary_names_of_a_crash_are_not_seen(tmp_path: pathlib.Path) -> None
     (start / ".tmp-checkpoint-x/zarr.json").write_text("{")
     names = {name for name, _ in zarr.open_group(path, mode="r").members(max_depth=None)}
     columns = {f"streams/0/{name}" for name in ("obs", "action", "reward", "terminated", "truncated", "valid", "start")}
-    patches = {f"streams/0/{name}" for name in ("patches", "patches/place", "patches/obs", "cuts", "cuts/place")}
-    assert names == {"streams", "streams/0", "checkpoints", *columns, *patches}
+    cuts = {"streams/0/cuts", "streams/0/cuts/place"}
+    assert names == {"streams", "streams/0", "checkpoints", *columns, *cuts}, "there are no patches"
     dr.ReplayBuffer.open(path).close()
     ours = {"lock", "store-lock", "root.json"}
     left = {file.name for file in start.iterdir() if not file.name.startswith("tail.")}
     assert left == {"c.0.0", "zarr.json", *ours}
 
 
-def test_the_reader_notices_damage(tmp_path: pathlib.Path) -> None:
+def test_the_reader_notices_damage(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """The comparison above could not fail if the reader checked nothing."""
-    path = tmp_path / "s.replay"
-    case = CASES[1]
-    with create(case, path) as buffer:
-        walk = Walk(case, buffer)
-        for _ in range(20):
-            walk.step()
+    with create(CASES[1], path) as buffer:
+        Walk(CASES[1], buffer).go(20)
     whole = tmp_path / "whole"
     shutil.copytree(path, whole)
     shard = next((path / "streams/0/obs").glob("c.0.*"))
@@ -434,9 +418,8 @@ def test_crc32c_is_castagnolis() -> None:
 
 
 @pytest.mark.parametrize("capacity", [1000, 30])
-def test_facts_of_episodes_are_read_from_the_page(tmp_path: pathlib.Path, capacity: int) -> None:
+def test_facts_of_episodes_are_read_from_the_page(path: pathlib.Path, capacity: int) -> None:
     """Given at the start, at the end and again; episodes without any, of two environments; evicted, and at a cut."""
-    path = tmp_path / "s.replay"
     line, turn = Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
     cut = None
     with dr.ReplayBuffer.create(path, line, turn, capacity=2 * capacity, num_envs=2) as buffer:
@@ -466,9 +449,8 @@ def test_facts_of_episodes_are_read_from_the_page(tmp_path: pathlib.Path, capaci
 
 
 @pytest.mark.parametrize("capacity", [200, 40])
-def test_values_written_later_are_read_from_the_page(tmp_path: pathlib.Path, capacity: int) -> None:
+def test_values_written_later_are_read_from_the_page(path: pathlib.Path, capacity: int) -> None:
     """Of several dtypes, in RAM and not, given again and again; evicted, and at a cut."""
-    path = tmp_path / "s.replay"
     line, turn = Box(-np.inf, np.inf, (1,), np.float32), gymnasium.spaces.Discrete(2)
     later = {"state": ((3,), np.float32), "wide": ((300, 2), np.int16), "sure": bool, "value": np.complex64}
     rng = np.random.default_rng(0)
@@ -506,9 +488,8 @@ def test_values_written_later_are_read_from_the_page(tmp_path: pathlib.Path, cap
 
 
 @pytest.mark.parametrize("checkpoint", [None, "early"])
-def test_ragged_columns_are_read_from_the_page(tmp_path: pathlib.Path, checkpoint: str | None) -> None:
+def test_ragged_columns_are_read_from_the_page(path: pathlib.Path, checkpoint: str | None) -> None:
     """Texts, graphs, sequences, actions and columns of two environments; evicted, and at a cut."""
-    path = tmp_path / "s.replay"
     recipes.ragged(path)
     stream = specreader.Store(path, checkpoint=checkpoint).streams["0"]
     assert len(stream.items) == 7
@@ -549,8 +530,7 @@ def test_video_columns_are_read_from_the_page(tmp_path: pathlib.Path) -> None:
         assert stream.packets("obs", value) == rows[row][0]
 
 
-def test_zarr_python_reads_spans_and_items(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "s.replay"
+def test_zarr_python_reads_spans_and_items(path: pathlib.Path) -> None:
     recipes.ragged(path)
     with dr.ReplayBuffer.open(path, mode="r", ragged="lists") as buffer:
         ids = np.sort(buffer.items())

@@ -133,8 +133,7 @@ class Tale:
             self.step()
 
     def newest(self) -> dict[str, np.ndarray]:
-        row = len(self.rows["start"]) - 1
-        after = [self.told[row, env]["next"] for env in range(ENVS)]
+        after = [self.told[len(self.rows["start"]) - 1, env]["next"] for env in range(ENVS)]
         return {
             "obs/frame": np.array([frames[0] for frames, _ in after]),
             "obs/text": np.array([span for _, span in after]),
@@ -252,8 +251,7 @@ def test_zarr_reads_the_rows_in_shards(written: tuple[pathlib.Path, Tale, Tale])
 
 
 def test_bytes_behind_the_committed_ones_mean_nothing(store: pathlib.Path, written: tuple[Any, Tale, Tale]) -> None:
-    stream = specreader.Store(store).streams["0"]
-    frames = stream.arrays["obs/frame"]
+    frames = specreader.Store(store).streams["0"].arrays["obs/frame"]
     for file in (store / "streams/0/start/tail.3", frames.shard_file(frames.last_shard)):
         file.write_bytes(file.read_bytes() + b"torn")
     assert_told(specreader.Store(store).streams["0"], written[2])

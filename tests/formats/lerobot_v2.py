@@ -111,6 +111,12 @@ def film(target: pathlib.Path, frames: list[Any], codec: str = "libx264", fps: i
         container.mux(stream.encode())
 
 
+def decoded(file: pathlib.Path) -> list[Any]:
+    """The frames of a video, decoded by PyAV alone."""
+    with av.open(str(file)) as container:
+        return [each.to_ndarray(format="rgb24") for each in container.decode(video=0)]
+
+
 def stats_of(each: Any) -> dict[str, Any]:
     pictures = each.ndim == 4
     array = np.moveaxis(each, -1, 1) if pictures else each

@@ -6,7 +6,6 @@ import pathlib
 
 import numpy as np
 import pytest
-from formats.roundtrip import installed
 from gymnasium.spaces import Box, Dict, Discrete
 
 import diskreplay as dr
@@ -15,7 +14,7 @@ from diskreplay.errors import InputError
 from diskreplay.formats.core import log_rows
 from diskreplay.formats.core.format import Holds
 from diskreplay.formats.core.selection import EVERYTHING, Selection, open_selected
-from diskreplay.ops.convert import export, import_dataset
+from diskreplay.ops.convert import export
 
 WHAT = "next observations that differ from the next step's observation"
 
@@ -80,21 +79,8 @@ def test_only_chosen_columns_count(path: str) -> None:
 
 @pytest.mark.parametrize("name", [each.name for each in formats.every() if each.write and not each.holds.next_obs])
 def test_an_export_says_how_many(name: str, path: str, tmp_path: pathlib.Path) -> None:
-    installed(name)
     with dr.ReplayBuffer.create(path, Box(-99, 99, (1,)), Discrete(2), capacity=99, continuity="flags") as buffer:
         for row in range(4):
             buffer.add([row], 0, 0.0, [row + 1.5], row == 3, False)
     with pytest.raises(InputError, match=rf"{WHAT} \(3\)"):
         export(path, tmp_path / "out", name)
-
-
-def test_what_comes_back_is_one_episode(path: str, tmp_path: pathlib.Path) -> None:
-    """A dataset says what its steps go on by; without that each would be an episode."""
-    with dr.ReplayBuffer.create(path, Box(-99, 99, (1,)), Discrete(2), capacity=99, continuity="flags") as buffer:
-        for row in range(4):
-            buffer.add([row], 0, 0.0, [row + 1.5], row == 3, False)
-    export(path, tmp_path / "out.hdf5", "d4rl")
-    import_dataset(tmp_path / "out.hdf5", tmp_path / "back.replay")
-    with dr.ReplayBuffer.open(tmp_path / "back.replay", mode="r") as buffer:
-        assert buffer.schema.continuity == "flags"
-        assert [episode.length for episode in buffer.episodes] == [4]

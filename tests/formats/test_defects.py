@@ -5,7 +5,7 @@ What else tests the kinds of faults:
 ===============  ===================================================================================================
 kind             tests
 ===============  ===================================================================================================
-alignment        here; test_foreign (every layout, ``test_two_alignments_that_fit``), test_property
+alignment        here; test_foreign (every layout), test_property
 ends             here; test_foreign (every way to tell them), test_parquet (rows out of order)
 files' names     here; test_order, test_parquet (natural order)
 not read         here; test_names (Minari, RLDS, Dopamine, stores), test_parquet
@@ -87,6 +87,7 @@ def test_names_that_count_no_steps(name: str, tmp_path: pathlib.Path) -> None:
     folder = exorl(tmp_path / "a", name)
     refused(folder, "--align next", "--align previous")
     same(taken(folder, align="previous")[1], range(9), led=1, truncated=[8])
+    same(taken(folder, align="next")[1], range(9), truncated=[8])
     refused(folder, "must end in its number of steps, 9", format="exorl")
 
 

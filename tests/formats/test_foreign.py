@@ -8,11 +8,11 @@ import pathlib
 from typing import Any
 
 import numpy as np
+import PIL.Image as image
 import pytest
 from formats.foreign import files
 from formats.foreign.cases import LAYOUTS, TAKEN, Case, known_of
 from formats.foreign.episodes import dreamer_3, uuid
-from formats.foreign.flat import FAMILIES, flat
 from formats.foreign.known import Known, Steps, Written, check, steps
 from formats.foreign.plan import Layout, Plan
 
@@ -54,37 +54,6 @@ def ramp(count: int, start: int = 0, **more: Any) -> Known:
     return Known({"": obs}, rows[:-1, None].astype(np.float32), rows[:-1].astype(np.float32), **more)
 
 
-def test_one_episode_that_the_caller_calls_whole(tmp_path: pathlib.Path) -> None:
-    known = ramp(5)
-    arrays = {"obs": known.obs[""][:-1], "actions": known.action, "rewards": known.reward}
-    files.write(tmp_path / "a.npz", arrays)
-    wanted = steps(known, final=False, terminated=False, truncated=True)
-    check(Written(tmp_path / "a.npz", [wanted], options={"ends": "whole"}), tmp_path / "a.replay")
-
-
-def test_names_that_the_caller_maps(tmp_path: pathlib.Path) -> None:
-    known = [ramp(4, terminated=True), ramp(3, 10, truncated=True)]
-    labels = ("sensors/joints", "command", "score", "fell", "too_long", "unused")
-    file = flat(known, Plan(), labels)
-    names = dict(zip(("obs/joints", "action", "reward", "terminated", "truncated"), labels, strict=False))
-    for format, path in (("npz", tmp_path / "a.npz"), ("d4rl", tmp_path / "a.hdf5")):
-        files.write(path, file.arrays)
-        written = Written(path, file.episodes, options={"map": names, "format": format})
-        check(written, tmp_path / f"{format}.replay")
-
-
-def test_time_limits_of_d4rl(tmp_path: pathlib.Path) -> None:
-    """Steps 1 to 4 and 5 to 8 reached the limit, 9 to 11 ended; without the option the file is cut at the terminal."""
-    known = [ramp(4), ramp(4, 4), ramp(3, 8, terminated=True)]
-    file = flat(known, Plan(told="limit", steps=4), FAMILIES[1], "infos/{}")
-    files.write(tmp_path / "a.hdf5", file.arrays)
-    wanted = [steps(each, final=False, terminated=each.terminated, truncated=not each.terminated) for each in known]
-    check(Written(tmp_path / "a.hdf5", wanted, options=file.options), tmp_path / "a.replay")
-    whole = dataclasses.replace(ramp(11), terminated=True)
-    wanted = [steps(whole, final=False, terminated=True, truncated=False)]
-    check(Written(tmp_path / "a.hdf5", wanted), tmp_path / "b.replay")
-
-
 def test_chunks_of_two_workers(tmp_path: pathlib.Path) -> None:
     """Chains of DreamerV3 lie interleaved by time; an episode that goes on in a later chunk of its chain is one."""
     wanted: list[Steps] = []
@@ -123,7 +92,6 @@ def test_compressed_images_of_act(tmp_path: pathlib.Path) -> None:
 
     It and its reader swap nothing, so what OpenCV decodes is what was given.
     """
-    image = pytest.importorskip("PIL.Image")
     rng = np.random.default_rng(0)
     known, packed, decoded = ramp(4), [], []
     for _ in range(4):
@@ -168,18 +136,3 @@ def test_trajectories_that_go_on_after_success(tmp_path: pathlib.Path) -> None:
         for start, stop in spans
     ]
     check(Written(tmp_path / "a.h5", wanted, {"success": {"traj_0/success"}}), tmp_path / "a.replay")
-
-
-def test_two_alignments_that_fit(tmp_path: pathlib.Path) -> None:
-    """As many observations as actions, and a name that counts one row less: whoever knows must say which it is."""
-    known = ramp(5)
-    (tmp_path / "set").mkdir()
-    rows = {"observation": known.obs[""], "action": np.append(known.action, [[5]], axis=0).astype(np.float32)}
-    files.write(tmp_path / "set/episode_0_5.npz", {**rows, "reward": np.arange(6, dtype=np.float32)})
-    with pytest.raises(InputError, match="align"):
-        import_dataset(tmp_path / "set", tmp_path / "a.replay")
-    one = steps(ramp(6), final=False, terminated=False, truncated=True)
-    check(Written(tmp_path / "set", [one], options={"align": "next"}), tmp_path / "b.replay")
-    later = Known(known.obs, known.action + 1, known.reward + 1)
-    other = steps(later, final=True, terminated=False, truncated=True)
-    check(Written(tmp_path / "set", [other], options={"align": "previous"}), tmp_path / "c.replay")

@@ -22,7 +22,6 @@ import diskreplay as dr
 from diskreplay.errors import InputError
 from diskreplay.formats.arrays import from_arrays
 from diskreplay.formats.core import transitions
-from diskreplay.formats.core.transitions import Source
 from diskreplay.ops.combine import merge, split
 from diskreplay.ops.convert import Imported, export, import_dataset
 from diskreplay.ops.edit import edit
@@ -128,13 +127,6 @@ def test_images_that_were_compressed_anew(path: str, tmp_path: pathlib.Path, wri
     np.testing.assert_array_equal(kept, following)
 
 
-@pytest.mark.parametrize("write", [d4rl, robomimic])
-def test_episodes_of_one_step(path: str, tmp_path: pathlib.Path, write: Write) -> None:
-    obs = walk(9)
-    result = import_dataset(write(tmp_path / "a.hdf5", obs[:-1], obs[1:] + F32(1), [1] * 9), path)
-    taken(path, result, [1] * 9, 0)  # each is the last of its episode
-
-
 @pytest.mark.parametrize(
     ("here", "after", "differing"),
     [(0.0, -0.0, 9), (-0.0, -0.0, 0), (np.nan, np.nan, 0), (np.nan, -np.nan, 9), (np.inf, np.nan, 9)],
@@ -143,28 +135,6 @@ def test_bits_are_compared(path: str, tmp_path: pathlib.Path, here: float, after
     obs, following = np.full((10, 1), here, F32), np.full((10, 1), after, F32)
     taken(path, import_dataset(d4rl(tmp_path / "a.hdf5", obs, following, [10]), path), [10], differing)
     assert read(path)[0].next_obs["obs"].tobytes() == following.tobytes()
-
-
-def unended(lengths: list[int], obs: Array, next_obs: Array) -> Source:
-    """Episodes that end in neither flag."""
-    count, zeros = sum(lengths), np.zeros(sum(lengths), bool)
-    last = np.isin(np.arange(count), np.cumsum(lengths) - 1)
-    return from_arrays(
-        obs, np.zeros((count, 2), F32), np.ones(count), next_obs, terminated=zeros, truncated=zeros, last=last
-    )
-
-
-@pytest.mark.parametrize("shift", [0, 1])
-def test_ends_without_a_flag(path: str, shift: int) -> None:
-    """Each episode begins with the very observation in which the one before ended, or with another."""
-    lengths, zero = [4, 1, 1, 7, 2], np.zeros((15, 3), F32)
-    taken(path, import_dataset(unended(lengths, zero, zero + shift), path), lengths, 10 * shift)
-
-
-def test_ends_without_a_flag_between_blocks(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diskreplay.formats.core.flat.BLOCK_BYTES", 1)
-    lengths, zero = [4, 1, 1, 7, 2], np.zeros((15, 3), F32)
-    taken(path, import_dataset(unended(lengths, zero, zero), path), lengths, 0)
 
 
 def test_what_is_printed(path: str, tmp_path: pathlib.Path) -> None:
@@ -231,8 +201,7 @@ def test_appending_to_a_store_of_flags(path: str, tmp_path: pathlib.Path) -> Non
     result = import_dataset(file, path, append=True)
     assert (result.stream, result.episodes, result.differing) == ("0", 2, 10)
     assert [len(episode.reward) for episode in read(path)] == [3, 7, 5]
-    same = d4rl(tmp_path / "b.hdf5", obs[:-1], obs[1:], [12])
-    result = import_dataset(same, path, append=True)
+    result = import_dataset(d4rl(tmp_path / "b.hdf5", obs[:-1], obs[1:], [12]), path, append=True)
     assert (result.episodes, result.differing) == (1, 0)
     assert [len(episode.reward) for episode in read(path)] == [3, 7, 5, 12]
     assert inspect(path).continuity == "flags"
@@ -288,8 +257,7 @@ def test_any_episodes(path: str, tmp_path: pathlib.Path, seed: int, monkeypatch:
         obs[:-1], np.zeros((count, 2), F32), np.ones(count), following, terminated=kind == 1, truncated=kind == 2,
         last=last,
     )  # fmt: skip
-    result = import_dataset(source, path)
-    taken(path, result, lengths, int((differs & ~last).sum()))
+    taken(path, import_dataset(source, path), lengths, int((differs & ~last).sum()))
     every = read(path)
     for name, wanted in (("obs", obs[:-1]), ("next_obs", following)):
         np.testing.assert_array_equal(np.concatenate([getattr(one, name)["obs"][:, 0] for one in every]), wanted)

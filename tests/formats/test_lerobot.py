@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from formats import lerobot_v2
+from formats.lerobot_v2 import decoded
 from formats.roundtrip import refused
 from gymnasium import spaces
 from helpers.diff import diff
@@ -23,7 +24,6 @@ import diskreplay as dr
 from diskreplay import formats, video
 from diskreplay.errors import InputError
 from diskreplay.formats.core.choice import Choice
-from diskreplay.formats.core.format import Format
 from diskreplay.formats.files import lerobot_stats
 from diskreplay.formats.selection import Selection
 from diskreplay.ops.combine import merge
@@ -97,6 +97,12 @@ def cut_short(file: pathlib.Path, length: int | None = None) -> None:
     film(file, 11, bf="0")
     data = file.read_bytes()
     file.write_bytes(data[: length or data.index(b"mdat") + 4])
+
+
+def in_two_files(dataset: pathlib.Path) -> None:
+    """The second episode's frames are those of a second video."""
+    for name, values in (("file_index", [0, 1]), ("from_timestamp", [0.0, 0.0]), ("to_timestamp", [4 / 30, 7 / 30])):
+        column(dataset / EPISODES, f"videos/observation.camera/{name}", lambda _, values=values: values)
 
 
 def without(dataset: pathlib.Path, root: str) -> None:
@@ -186,8 +192,7 @@ def test_wrong_folders(dataset: pathlib.Path, tmp_path: pathlib.Path) -> None:
 
 def test_packets_show_the_frames_of_the_file(dataset: pathlib.Path, path: str, tmp_path: pathlib.Path) -> None:
     import_dataset(dataset, path)
-    with av.open(str(dataset / CAMERA)) as container:
-        wanted = [each.to_ndarray(format="rgb24") for each in container.decode(video=0)]
+    wanted = decoded(dataset / CAMERA)
     assert np.array_equal(frames(path), wanted)
     import_dataset(dataset, tmp_path / "b.replay", frames="decoded")
     with dr.ReplayBuffer.open(tmp_path / "b.replay", mode="r", view=dr.Transition()) as rb:
@@ -203,8 +208,7 @@ def test_codecs(codec: str, key_frames: str, dataset: pathlib.Path, path: str, t
     options = {"x265-params": f"bframes=0:keyint={key_frames}:log-level=none"} if codec == "libx265" else {"bf": "0"}
     film(dataset / CAMERA, 11, codec, g=key_frames, **({} if codec == "libvpx-vp9" else options))
     import_dataset(dataset, path)
-    with av.open(str(dataset / CAMERA)) as container:
-        wanted = [each.to_ndarray(format="rgb24") for each in container.decode(video=0)]
+    wanted = decoded(dataset / CAMERA)
     assert np.array_equal(frames(path), wanted)
     edit(path, tmp_path / "cut.replay", steps=[slice(0, 2)])
     for store, left in ((path, np.arange(11)), (tmp_path / "cut.replay", [2, 3, *range(6, 11)])):
@@ -262,8 +266,7 @@ def test_files_with_other_parameters(dataset: pathlib.Path, path: str, tmp_path:
     """Each file has its own; what goes out has a file for each."""
     film(dataset / CAMERA, 4, bf="0", profile="baseline")
     film((dataset / CAMERA).with_name("file-001.mp4"), 7, bf="0", profile="high")
-    for name, values in (("file_index", [0, 1]), ("from_timestamp", [0.0, 0.0]), ("to_timestamp", [4 / 30, 7 / 30])):
-        column(dataset / EPISODES, f"videos/observation.camera/{name}", lambda _, values=values: values)
+    in_two_files(dataset)
     import_dataset(dataset, path)
     with dr.ReplayBuffer.open(path, mode="r") as rb:
         assert len(rb.schema.ragged["obs/camera"].video.parameters) == 2
@@ -350,8 +353,7 @@ def test_texts_come_back(path: str, tmp_path: pathlib.Path) -> None:
     for store, name in (("b", "said"), ("c", "observation.said"), ("d", "observation.said")):
         with dr.ReplayBuffer.open(tmp_path / store, mode="r", view=dr.Transition(), ragged="lists") as rb:
             batch = rb.get(rb.items())
-            rows = [batch.obs[name], *([] if store == "b" else [batch.extra["subtask"]])]
-            for each in rows:
+            for each in [batch.obs[name], *([] if store == "b" else [batch.extra["subtask"]])]:
                 assert [row.tobytes().decode("utf-32-le") for row in each] == TEXTS * 3
             assert rb.schema.observation_space[name].characters == said.characters
             assert rb.schema.observation_space[name].max_length == (30 if store == "b" else 12)
@@ -406,11 +408,6 @@ def test_a_column_that_is_no_text_is_refused(dataset: pathlib.Path) -> None:
     refused(dataset, "has no one column 'observation.state' of texts")
 
 
-def test_it_is_found_by_itself(dataset: pathlib.Path) -> None:
-    found: Format = formats.guess(dataset)
-    assert found.name == "lerobot"
-
-
 def numbers(path: pathlib.Path, first: float, **provenance: Any) -> pathlib.Path:
     """A store of two episodes of five steps, whose observations count from ``first``."""
     with dr.ReplayBuffer.create(
@@ -420,6 +417,16 @@ def numbers(path: pathlib.Path, first: float, **provenance: Any) -> pathlib.Path
             obs = np.full(2, first + at, np.float32)
             rb.add(obs, [0.0], 0.0, obs + (at % 5 < 4), False, at % 5 == 4)
     return path
+
+
+def two_sets(folder: pathlib.Path, *told: tuple[float, dict[str, Any]]) -> pathlib.Path:
+    """A store of the episodes of two datasets, as others write them."""
+    for number, (first, provenance) in enumerate(told):
+        dataset = folder / f"set-{number}"
+        export(numbers(folder / f"{number}", first, **provenance), dataset, "lerobot", allow_loss=True)
+        (dataset / "meta/diskreplay.json").unlink()
+        import_dataset(dataset, folder / "both", append=number > 0)
+    return folder / "both"
 
 
 def info(dataset: pathlib.Path, name: str = "info") -> Any:
@@ -437,13 +444,8 @@ def test_the_frames_a_second_are_those_of_the_provenance(fps: float | None, tmp_
 
 def test_statistics_of_another_dataset_do_not_go_out(tmp_path: pathlib.Path) -> None:
     """A second dataset whose episodes are as long as those of the first."""
-    for name, first in (("a", 0), ("b", 1000)):
-        export(numbers(tmp_path / name, first), tmp_path / f"set-{name}", "lerobot", allow_loss=True)
-        (tmp_path / f"set-{name}/meta/diskreplay.json").unlink()
-    import_dataset(tmp_path / "set-a", tmp_path / "both")
-    import_dataset(tmp_path / "set-b", tmp_path / "both", append=True)
     chosen = Selection(episodes=slice(2, 4))
-    export(tmp_path / "both", tmp_path / "out", "lerobot", selection=chosen, allow_loss=True)
+    export(two_sets(tmp_path, (0, {}), (1000, {})), tmp_path / "out", "lerobot", selection=chosen, allow_loss=True)
     assert info(tmp_path / "out", "stats")["observation.state"]["min"] == [1000.0, 1000.0]
 
 
@@ -485,13 +487,9 @@ def test_statistics_that_are_no_numbers_are_computed_again(
 
 
 def test_times_of_other_frames_a_second_do_not_go_out(tmp_path: pathlib.Path) -> None:
-    for name, fps in (("a", 30), ("b", 10)):
-        export(numbers(tmp_path / name, 0, fps=fps), tmp_path / f"set-{name}", "lerobot", allow_loss=True)
-        (tmp_path / f"set-{name}/meta/diskreplay.json").unlink()
-    import_dataset(tmp_path / "set-a", tmp_path / "both")
-    import_dataset(tmp_path / "set-b", tmp_path / "both", append=True)
+    both = two_sets(tmp_path, (0, {"fps": 30}), (0, {"fps": 10}))
     with pytest.raises(InputError, match="episode 2 has timestamps that are not those of 30 frames a second"):
-        export(tmp_path / "both", tmp_path / "out", "lerobot", allow_loss=True)
+        export(both, tmp_path / "out", "lerobot", allow_loss=True)
 
 
 def test_times_are_float32_after_hours(tmp_path: pathlib.Path) -> None:
@@ -499,7 +497,7 @@ def test_times_are_float32_after_hours(tmp_path: pathlib.Path) -> None:
     assert import_dataset(tmp_path / "set", tmp_path / "b").transitions == 10
 
 
-def test_a_later_file_that_begins_without_a_key_frame(dataset: pathlib.Path, path: str, tmp_path: pathlib.Path) -> None:
+def test_a_later_file_that_begins_without_a_key_frame(dataset: pathlib.Path, tmp_path: pathlib.Path) -> None:
     film(dataset / CAMERA, 4, bf="0")
     film(tmp_path / "whole.mp4", 8, bf="0", g="250")
     second = (dataset / CAMERA).with_name("file-001.mp4")
@@ -510,10 +508,8 @@ def test_a_later_file_that_begins_without_a_key_frame(dataset: pathlib.Path, pat
                 packet.pts = packet.dts = packet.pts - int(1 / 30 / packet.time_base)
                 packet.stream = stream
                 out.mux(packet)
-    for name, values in (("file_index", [0, 1]), ("from_timestamp", [0.0, 0.0]), ("to_timestamp", [4 / 30, 7 / 30])):
-        column(dataset / EPISODES, f"videos/observation.camera/{name}", lambda _, values=values: values)
-    with pytest.raises(InputError, match=r"file-001\.mp4' begins with a frame that is no key frame"):
-        import_dataset(dataset, path)
+    in_two_files(dataset)
+    refused(dataset, r"file-001\.mp4' begins with a frame that is no key frame")
 
 
 @pytest.mark.parametrize("facts", [{"tasks": "push"}, {"tasks": [1, 2]}, {"tasks": 5}, {"camera_stats": "x"}], ids=str)
@@ -527,8 +523,7 @@ def test_facts_of_the_users_are_no_error(facts: dict[str, Any], tmp_path: pathli
 
 def test_statistics_of_small_floats() -> None:
     for at in range(20):
-        values = np.random.default_rng(at).normal(size=40).astype(np.float16)
-        found = lerobot_stats.of_values(values)
+        found = lerobot_stats.of_values(np.random.default_rng(at).normal(size=40).astype(np.float16))
         assert found["min"][0] <= found["q10"][0] <= found["q50"][0] <= found["q90"][0] <= found["max"][0]
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import h5py
 import numpy as np
 import PIL.Image
+import pyarrow
+import pyarrow.ipc
 import pytest
 from formats.roundtrip import CASES, NESTED, VECTOR, check, read, refused, store
 from gymnasium import spaces
@@ -135,7 +137,6 @@ def made(
 
 def as_arrow(path: pathlib.Path, arrays: list[dict[str, Any]]) -> None:
     """The same dataset in the storage "arrow", its images as bytes."""
-    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is in the arrow extra")
 
     def column(values: Any, count: int) -> Any:
         if isinstance(values, list):
@@ -311,35 +312,30 @@ def test_bad_sources_leave_nothing(changes: dict[str, Any], said: str, tmp_path:
     refused(tmp_path / "a", said, "minari")
 
 
-def test_images_that_are_none(path: str, tmp_path: pathlib.Path) -> None:
+def test_images_that_are_none(tmp_path: pathlib.Path) -> None:
     arrays = episodes()
     for one in arrays:
         one["observations"] = [
             np.frombuffer(b"no image" * number, np.uint8) for number in range(len(one["rewards"]) + 1)
         ]
     made(tmp_path / "a", arrays, spaces.Box(0, 255, (36, 40), np.uint8))
-    with pytest.raises(InputError, match="something that is no image"):
-        import_dataset(tmp_path / "a", path)
+    refused(tmp_path / "a", "something that is no image")
 
 
-def test_what_is_no_dataset(path: str, tmp_path: pathlib.Path) -> None:
+def test_what_is_no_dataset(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a/data").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"no dataset of Minari 0\.5"):
-        import_dataset(tmp_path / "a", path, "minari")
+    refused(tmp_path / "a", r"no dataset of Minari 0\.5", "minari")
     (tmp_path / "a/data/metadata.json").write_text("[]")
-    with pytest.raises(InputError, match="no description of a dataset"):
-        import_dataset(tmp_path / "a", path, "minari")
+    refused(tmp_path / "a", "no description of a dataset", "minari")
     made(tmp_path / "b", episodes())
     (tmp_path / "b/data/main_data.hdf5").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="no HDF5 file"):
-        import_dataset(tmp_path / "b", path)
+    refused(tmp_path / "b", "no HDF5 file")
 
 
 @pytest.mark.parametrize("below", ["", "data", "data/0", "data/0/part-0.parquet"])
 @pytest.mark.parametrize("name", [None, "parquet"])
 def test_its_parquet_storage_is_named(below: str, name: str | None, path: str, tmp_path: pathlib.Path) -> None:
     """Its rows look like those of the format ``parquet``, which would lose the last step of each episode."""
-    pytest.importorskip("pyarrow", reason="pyarrow is in the arrow extra")
     CASES[0].make(path)
     made(tmp_path / "a", episodes())
     metadata = tmp_path / "a/data/metadata.json"
@@ -358,7 +354,6 @@ def test_its_parquet_storage_is_named(below: str, name: str | None, path: str, t
 def test_episodes_that_minari_would_not_read_whole(
     path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("pyarrow", reason="pyarrow is in the arrow extra")
     CASES[0].make(path)
     monkeypatch.setattr("diskreplay.formats.minari_arrow.BATCH_ROWS", 7)
     with pytest.raises(InputError, match="at most 6 steps, episode 2 has 7"):
@@ -368,7 +363,6 @@ def test_episodes_that_minari_would_not_read_whole(
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4", "none"])
 def test_compressions_of_arrow(compression: str, path: str, tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("pyarrow", reason="pyarrow is in the arrow extra")
     store(NESTED, columns={"log_prob": np.float32, "hidden": ((3,), np.float64)})(path)
     export(path, tmp_path / "out", "minari-arrow", compression=compression)
     import_dataset(tmp_path / "out", tmp_path / "b.replay")
@@ -376,20 +370,16 @@ def test_compressions_of_arrow(compression: str, path: str, tmp_path: pathlib.Pa
 
 
 def test_damaged_arrow(path: str, tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("pyarrow", reason="pyarrow is in the arrow extra")
+    (tmp_path / "in").mkdir()
     CASES[0].make(path)
-    export(path, tmp_path / "out", "minari-arrow")
-    file = tmp_path / "out/data/1/part-0.arrow"
+    export(path, tmp_path / "in/out", "minari-arrow")
+    file = tmp_path / "in/out/data/1/part-0.arrow"
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(InputError, match="is damaged"):
-        import_dataset(tmp_path / "out", tmp_path / "b.replay")
+    refused(tmp_path / "in/out", "is damaged")
     file.unlink()
-    with pytest.raises(InputError, match="holds no Arrow file"):
-        import_dataset(tmp_path / "out", tmp_path / "b.replay")
-    (tmp_path / "out/data/1/metadata.json").write_text("{}")
-    with pytest.raises(InputError, match="does not say how many steps"):
-        import_dataset(tmp_path / "out", tmp_path / "b.replay")
-    assert not (tmp_path / "b.replay").exists()
+    refused(tmp_path / "in/out", "holds no Arrow file")
+    (tmp_path / "in/out/data/1/metadata.json").write_text("{}")
+    refused(tmp_path / "in/out", "does not say how many steps")
 
 
 def test_pyarrow_is_asked_for(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

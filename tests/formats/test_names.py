@@ -11,8 +11,11 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow
+import pyarrow.ipc
 import pytest
-from formats.roundtrip import CASES, TERMINATED, installed, store
+from formats import test_rlds_in as rlds
+from formats.roundtrip import CASES, TERMINATED, store
 from formats.test_dopamine import logs, save
 from formats.test_minari import as_arrow, episodes, jpeg, made
 from gymnasium import spaces
@@ -33,10 +36,7 @@ PICKLED = np.frombuffer(pickle.dumps({"a": 1}), np.uint8)
 
 def taken(path: pathlib.Path, format: str, *columns: str) -> tuple[Any, tuple[str, ...]]:
     """The steps of a dataset with the chosen columns, or all, as one batch; and the names that were not read."""
-    installed(format)
-    read = formats.get(format).read
-    assert read is not None
-    with read(path, Choice(columns=columns or None)) as source:
+    with formats.get(format).read(path, Choice(columns=columns or None)) as source:
         (steps,) = whole_episodes(dataclasses.replace(one, last=one.last & False) for one in source.blocks())
         return steps, source.names.unread()
 
@@ -98,7 +98,6 @@ def test_names_of_minaris_hdf5(tmp_path: pathlib.Path) -> None:
 
 
 def test_names_of_minaris_arrow(tmp_path: pathlib.Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
     made(tmp_path / "a", episodes())
     as_arrow(tmp_path / "a", episodes())
     for number in (1, 2):
@@ -125,7 +124,6 @@ def test_names_of_minaris_arrow(tmp_path: pathlib.Path) -> None:
 
 
 def test_parts_of_an_arrow_episode_in_their_order(tmp_path: pathlib.Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
     arrays = episodes([30])
     made(tmp_path / "a", arrays)
     as_arrow(tmp_path / "a", arrays)
@@ -150,7 +148,6 @@ def test_an_origin_that_provenance_cannot_hold_is_named(tmp_path: pathlib.Path) 
 
 def test_names_of_rlds(tmp_path: pathlib.Path) -> None:
     """Also keys of examples that nothing describes, and those of one episode only."""
-    rlds = pytest.importorskip("formats.test_rlds_in")
     dataset = rlds.made(tmp_path, ours=False)
     each = rlds.stored(dataset)
     each[1].features.feature["steps/late"].float_list.value.extend([0.0] * 4)
@@ -184,14 +181,12 @@ def test_names_of_rlds(tmp_path: pathlib.Path) -> None:
 def test_discounts_that_say_more_than_an_end_are_named(
     discounts: list[float], named: list[str], tmp_path: pathlib.Path
 ) -> None:
-    rlds = pytest.importorskip("formats.test_rlds_in")
     dataset = rlds.made(tmp_path, lengths=[(3, TERMINATED)] * 2)
     rlds.changed(dataset, rlds.values("steps/discount", "float_list", discounts))
     assert list(taken(dataset, "rlds")[1]) == named
 
 
 def test_a_second_dataset_in_a_folder_of_rlds_is_named(tmp_path: pathlib.Path) -> None:
-    rlds = pytest.importorskip("formats.test_rlds_in")
     dataset = rlds.made(tmp_path)
     (dataset / ("another" + rlds.RECORDS.removeprefix("diskreplay"))).write_bytes((dataset / rlds.RECORDS).read_bytes())
     assert len(taken(dataset, "rlds")[1]) == 1
@@ -222,7 +217,6 @@ def test_names_of_a_store(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.columns or case.empty or case.nested_obs], ids=repr)
 @pytest.mark.parametrize("format", ["minari", "minari-arrow", "rlds", "dopamine", "store"])
 def test_nothing_of_ours_is_unread(format: str, case: Any, path: str, tmp_path: pathlib.Path) -> None:
-    installed(format)
     if format == "dopamine" and case.nested_obs:
         pytest.skip("dopamine holds no Dict")
     case.make(path)
@@ -315,7 +309,6 @@ def test_what_of_minaris_observations_is_left_out_is_not_looked_at(tmp_path: pat
 
 
 def test_what_of_arrow_is_left_out_is_not_looked_at(tmp_path: pathlib.Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
     made(tmp_path / "a", episodes())
     as_arrow(tmp_path / "a", episodes())
     for number in range(3):
@@ -342,7 +335,6 @@ def test_what_of_arrow_is_left_out_is_not_looked_at(tmp_path: pathlib.Path) -> N
 
 
 def test_what_of_rlds_is_left_out_is_not_looked_at(tmp_path: pathlib.Path) -> None:
-    rlds = pytest.importorskip("formats.test_rlds_in")
     for ours in (True, False):
         folder = tmp_path / str(ours)
         folder.mkdir()
@@ -358,7 +350,6 @@ def test_what_of_rlds_is_left_out_is_not_looked_at(tmp_path: pathlib.Path) -> No
 
 
 def test_features_that_meet_are_apart_where_one_is_chosen(tmp_path: pathlib.Path) -> None:
-    rlds = pytest.importorskip("formats.test_rlds_in")
     dataset = rlds.made(tmp_path, ours=False)
     document = json.loads((dataset / "features.json").read_text())
     inner = document["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
@@ -400,7 +391,6 @@ def test_chosen_columns_of_our_own(path: str, tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_name_that_is_not_there_is_refused(format: str, ours: bool, path: str, tmp_path: pathlib.Path) -> None:
     store(columns={"speed": np.float32})(path)
-    installed(format)
     export(path, tmp_path / "out", format, allow_loss=True)
     if not ours:
         for file in (tmp_path / "out").rglob("diskreplay.json"):

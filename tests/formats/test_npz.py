@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from formats.roundtrip import CASES, read, refused
-from gymnasium import spaces
 
-import diskreplay as dr
-from diskreplay.errors import InputError
 from diskreplay.ops.convert import export, import_dataset
 
 COLUMNS = next(case for case in CASES if case.name == "columns")
@@ -59,29 +56,6 @@ def arrays(count: int = 12, **changes: Any) -> dict[str, Any]:
     return {name: values for name, values in given.items() if values is not None}
 
 
-def test_names_of_others(path: str, tmp_path: pathlib.Path) -> None:
-    given = arrays()
-    np.savez(tmp_path / "a.npz", **given)
-    result = import_dataset(tmp_path / "a.npz", path)
-    assert (result.format, result.transitions, result.episodes, result.ignored) == ("npz", 12, 2, ("comment",))
-    with dr.ReplayBuffer.open(path, mode="r") as buffer:
-        np.testing.assert_array_equal(buffer.get(np.arange(12)).obs, given["observations"])
-        assert buffer.schema.action_space == spaces.Discrete(4)
-
-
-def test_episodes_of_others(path: str, tmp_path: pathlib.Path) -> None:
-    """Of numbered files, in the order of their numbers; an end without flags, a single flag, final observations."""
-    (tmp_path / "set").mkdir()
-    for number, more in ((2, 0), (10, 1)):
-        given = arrays(6, observations=np.full((6 + more, 3), number, np.float32), terminals=np.array(number == 10))
-        np.savez_compressed(tmp_path / "set" / f"run_{number}.npz", **given)
-    result = import_dataset(tmp_path / "set", path)
-    assert (result.format, result.transitions, result.dropped) == ("npz-episodes", 11, 1)
-    with dr.ReplayBuffer.open(path, mode="r") as buffer:
-        assert [(e.length, e.terminated) for e in buffer.episodes] == [(5, False), (6, True)]
-        np.testing.assert_array_equal(buffer.get(np.arange(11)).obs[:, 0], [2] * 5 + [10] * 6)
-
-
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"actions": None}, "'action' is missing"),
     ({"observations": None}, "'obs' is missing"),
@@ -100,23 +74,19 @@ def test_bad_archives_leave_nothing(changes: dict[str, Any], said: str, tmp_path
     refused(tmp_path / "a.npz", said, "npz")
 
 
-def test_damage(path: str, tmp_path: pathlib.Path) -> None:
+def test_damage(tmp_path: pathlib.Path) -> None:
     source = tmp_path / "a.npz"
     source.write_text("no archive")
-    with pytest.raises(InputError, match="no NPZ archive"):
-        import_dataset(source, path, "npz")
+    refused(source, "no NPZ archive", "npz")
     np.savez_compressed(source, **arrays(5000))
     data = bytearray(source.read_bytes())
     data[len(data) // 3] ^= 0xFF
     source.write_bytes(data)
-    with pytest.raises(InputError, match=r"damaged|cannot be read"):
-        import_dataset(source, path, "npz")
+    refused(source, r"damaged|cannot be read", "npz")
     with zipfile.ZipFile(source, "w") as archive:
         archive.writestr("obs.npy", b"\x93NUMPY\x01\x00\x05\x00oops ")
         archive.writestr("action.npy", b"")
-    with pytest.raises(InputError, match="is damaged"):
-        import_dataset(source, path, "npz")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.npz"]
+    refused(source, "is damaged", "npz")
 
 
 def test_a_member_without_a_name(path: str, tmp_path: pathlib.Path) -> None:

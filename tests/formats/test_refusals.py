@@ -91,8 +91,7 @@ MAP = {"obs/joints": "sensor/joints", "action": "command", "reward": "score", "t
     ids=["unknown", "twice", "wrong shape", "attribute"],
 )
 def test_names_that_cannot_be_mapped(map: Any, said: str, tmp_path: pathlib.Path) -> None:
-    arrays = FLAT | {"terminals": ENDS} | LABELS
-    refused(written(tmp_path / "a", "a.hdf5", arrays), said, map=map)
+    refused(written(tmp_path / "a", "a.hdf5", FLAT | {"terminals": ENDS} | LABELS), said, map=map)
 
 
 def test_observations_and_those_that_follow_are_mapped_together(tmp_path: pathlib.Path) -> None:
@@ -101,13 +100,14 @@ def test_observations_and_those_that_follow_are_mapped_together(tmp_path: pathli
     same(taken(path, map={"obs": "obs/q", "next_obs": "next_obs/q"})[1], [*range(10)] * 2, terminated=[9, 9])
 
 
-def test_mapped_names_displace_the_usual_ones(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("name", ["a.npz", "a.hdf5"])
+def test_mapped_names_displace_the_usual_ones(name: str, tmp_path: pathlib.Path) -> None:
     arrays = {name: np.zeros_like(values) for name, values in FLAT.items()} | {"terminals": ~ENDS} | LABELS
-    said, batch = taken(written(tmp_path / "a", "a.hdf5", arrays), map=MAP)
+    said, batch = taken(written(tmp_path / "a", name, arrays), map=MAP)
     same(batch, range(N), terminated=[9, 19])
     assert said.ignored == ("actions", "junk", "observations", "rewards", "terminals")
     chosen = MAP | {"obs/other": "observations", "kind": "junk"}
-    said, batch = taken(written(tmp_path / "b", "a.hdf5", arrays), map=chosen, columns=["obs/joints", "kind"])
+    said, batch = taken(written(tmp_path / "b", name, arrays), map=chosen, columns=["obs/joints", "kind"])
     assert ([*batch.obs], [*batch.extra]) == (["joints"], ["kind"])
     assert "observations" in said.ignored
 

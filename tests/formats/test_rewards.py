@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from formats.roundtrip import TERMINATED, TRUNCATED, installed, store
+from formats.roundtrip import TERMINATED, TRUNCATED, store
 from formats.test_minari import episodes, made
 from gymnasium import spaces
 from hypothesis import given
@@ -72,12 +72,9 @@ def test_against_lists(rewards: list[list[float]], size: int, open_end: bool) ->
     )
 
 
-def test_facts_of_another_number_of_episodes_are_nobodys() -> None:
+def test_facts_of_another_number_of_episodes_are_nobodys_and_an_unknown_number_stays_so() -> None:
     given = source([[1.0], [float("nan")], [2.0]], facts=({"a": 1}, {"a": 2}))
     assert without_unfinite(given).facts == ()
-
-
-def test_an_unknown_number_of_episodes_stays_so() -> None:
     assert without_unfinite(source([[float("nan")]], episodes=None)).episodes is None
 
 
@@ -86,7 +83,6 @@ LENGTHS = [(4, TERMINATED), (6, TRUNCATED), (3, TERMINATED)]
 
 def dataset(format: str, folder: pathlib.Path, odd: dict[int, float]) -> pathlib.Path:
     """A dataset of three episodes, where the reward of some rows is another."""
-    installed(format)
     if format == "minari":
         arrays = episodes([4, 6, 3])
         rewards = np.concatenate([one["rewards"] for one in arrays])
@@ -97,12 +93,8 @@ def dataset(format: str, folder: pathlib.Path, odd: dict[int, float]) -> pathlib
         return folder / "out"
     store(lengths=LENGTHS)(str(folder / "a.replay"))
     found = formats.get(format)
-    assert found.write is not None
-    assert found.read is not None
     export(folder / "a.replay", folder / "plain", "store")
-    read = formats.get("store").read
-    assert read is not None
-    with read(folder / "plain") as plain:
+    with formats.get("store").read(folder / "plain") as plain:
 
         def blocks() -> Any:
             at = 0
@@ -130,7 +122,6 @@ def dataset(format: str, folder: pathlib.Path, odd: dict[int, float]) -> pathlib
 def test_in_datasets(format: str, odd: dict[int, float], said: str, left: list[int], tmp_path: pathlib.Path) -> None:
     path = dataset(format, tmp_path, odd)
     read = formats.get(format).read
-    assert read is not None
     said_of_arrays = f"in row {min(odd)}" if format in ("npz", "d4rl", "parquet") else said
     with (
         pytest.raises(InputError, match=rf"{said_of_arrays}; --allow-loss leaves such episodes out"),

@@ -15,8 +15,6 @@ from diskreplay.errors import InputError
 from diskreplay.formats import rlds
 from diskreplay.ops.convert import export
 
-pytest.importorskip("tfrecord", reason="tfrecord is in the rlds extra")
-
 CASE = {case.name: case for case in CASES}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import pathlib
 import shutil
 import struct
@@ -16,15 +18,12 @@ import pytest
 from formats.roundtrip import TERMINATED, TRUNCATED, refused, store
 from formats.test_ragged import read
 from gymnasium import spaces
+from tfrecord.example_pb2 import Example
 
 import diskreplay as dr
-from diskreplay.errors import InputError
 from diskreplay.formats.files.tfrecord import examples
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.verify import verify
-
-pytest.importorskip("tfrecord", reason="tfrecord is in the rlds extra")
-from tfrecord.example_pb2 import Example
 
 ROBOT = pathlib.Path(__file__).parent / "tfds" / "robot"
 RECORDS = "diskreplay-train.tfrecord-00000-of-00001"
@@ -39,8 +38,7 @@ def stored(path: pathlib.Path) -> list[Any]:
     found = []
     for file in sorted(path.glob("*.tfrecord-*")):
         for one in examples(file):
-            data = file.read_bytes()[one.start : one.start + one.length]
-            found.append(Example.FromString(data))
+            found.append(Example.FromString(file.read_bytes()[one.start : one.start + one.length]))
     return found
 
 
@@ -103,8 +101,7 @@ def test_every_value_that_tfds_wrote_is_there(robot: pathlib.Path) -> None:
             np.testing.assert_array_equal(batch.next_obs[key][ends], batch.obs[key][ends])
         assert (batch.extra["id"] >= 1 << 63).all()
         assert batch.extra["kind"].dtype == np.int64
-        assert batch.extra["force"].shape == (16, 2, 3)
-        assert batch.extra["box"].shape == (16, 2, 2)
+        assert (batch.extra["force"].shape, batch.extra["box"].shape) == ((16, 2, 3), (16, 2, 2))
         at = np.concatenate([np.arange(e.length) for e in rb.episodes])
         assert [row.tolist() for row in batch.extra["tokens"]] == [list(range(-1, number)) for number in at]
         assert [row.shape for row in batch.extra["points"]] == [(number, 3) for number in at]
@@ -192,25 +189,19 @@ def test_a_discount_of_zero_terminates_without_is_terminal(tmp_path: pathlib.Pat
         assert [(e.terminated, e.truncated) for e in rb.episodes] == [(True, False), (False, True)]
 
 
-def test_a_last_action_without_termination_is_counted(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(("reward", "transitions", "dropped"), [(1.0, 8, 1), (float("nan"), 7, 0)])
+def test_a_last_action_without_termination_is_counted_unless_it_fills_a_place(
+    reward: float, transitions: int, dropped: int, tmp_path: pathlib.Path
+) -> None:
+    """Of the episode that was terminated it is one; what fills a place may be no number."""
     dataset = made(tmp_path, ours=False)
 
     def change(feature: Any) -> None:
-        feature["steps/reward"].float_list.value[-1] = 1
+        feature["steps/reward"].float_list.value[-1] = reward
 
     changed(dataset, change)
     found = import_dataset(dataset, tmp_path / "a.replay")
-    assert (found.transitions, found.dropped) == (8, 1)  # of the episode that was terminated it is one
-
-
-def test_what_fills_a_place_may_be_no_number(tmp_path: pathlib.Path) -> None:
-    dataset = made(tmp_path, ours=False)
-
-    def change(feature: Any) -> None:
-        feature["steps/reward"].float_list.value[-1] = float("nan")
-
-    changed(dataset, change)
-    assert import_dataset(dataset, tmp_path / "a.replay").transitions == 7
+    assert (found.transitions, found.dropped) == (transitions, dropped)
 
 
 def test_facts_that_cannot_be_kept_are_named(tmp_path: pathlib.Path) -> None:
@@ -230,15 +221,6 @@ def test_facts_that_cannot_be_kept_are_named(tmp_path: pathlib.Path) -> None:
         assert rb.episodes[0].facts == {"good_name": "yes"}
 
 
-def test_code_points_that_are_no_text_stay(path: str, tmp_path: pathlib.Path) -> None:
-    """An export cannot make UTF-8 of them."""
-    with dr.ReplayBuffer.create(path, spaces.Text(9), spaces.Discrete(2), capacity=9) as rb:
-        rb.add(np.array([5, 0xD800]), 0, 1.0, "x", True, False)
-    with pytest.raises(InputError, match="obs holds numbers that are no text"):
-        export(path, tmp_path / "a", "rlds")
-    assert not (tmp_path / "a").exists()
-
-
 @pytest.mark.parametrize("told", [b"[1]", b"{", b'{"seed": "x"}', b"3"])
 def test_facts_of_ours_that_are_none(told: bytes, path: str, tmp_path: pathlib.Path) -> None:
     with dr.ReplayBuffer.create(path, spaces.Discrete(3), spaces.Discrete(2), capacity=9) as rb:
@@ -253,34 +235,28 @@ def test_facts_of_ours_that_are_none(told: bytes, path: str, tmp_path: pathlib.P
 # Damage
 
 
-def test_a_length_beyond_the_file(tmp_path: pathlib.Path) -> None:
+def flipped(data: bytes, at: int) -> bytes:
+    changed = bytearray(data)
+    changed[at] ^= 1
+    return bytes(changed)
+
+
+BEYOND = struct.pack("<Q", 1 << 40)
+DAMAGE: list[tuple[Callable[[bytes], bytes], str]] = [
+    (lambda data: BEYOND + masked(BEYOND) + data[12:],
+     r"record 0: declares 1,099,511,627,776 bytes, and the file has"),
+    *[(functools.partial(flipped, at=at), r"record [01] is damaged: its checksum") for at in (0, 9, 40, -1)],
+    *[(operator.itemgetter(slice(kept)), r"declares 2 episodes in 'train', not 0|record [01]")
+      for kept in (0, 5, 100, -1)],
+    (lambda data: record(b"\x0a\xff\xff\xff") * 2, r"record 0 is no tf.train.Example"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGE)
+def test_damaged_records(damage: Callable[[bytes], bytes], said: str, tmp_path: pathlib.Path) -> None:
     dataset = made(tmp_path)
-    head = struct.pack("<Q", 1 << 40)
-    data = (dataset / RECORDS).read_bytes()
-    (dataset / RECORDS).write_bytes(head + masked(head) + data[12:])
-    refused(dataset, r"record 0: declares 1,099,511,627,776 bytes, and the file has")
-
-
-@pytest.mark.parametrize("at", [0, 9, 40, -1])
-def test_a_byte_that_is_another(at: int, tmp_path: pathlib.Path) -> None:
-    dataset = made(tmp_path)
-    data = bytearray((dataset / RECORDS).read_bytes())
-    data[at] ^= 1
-    (dataset / RECORDS).write_bytes(data)
-    refused(dataset, "record [01] is damaged: its checksum")
-
-
-@pytest.mark.parametrize("kept", [0, 5, 100, -1])
-def test_a_file_that_is_cut_off(kept: int, tmp_path: pathlib.Path) -> None:
-    dataset = made(tmp_path)
-    (dataset / RECORDS).write_bytes((dataset / RECORDS).read_bytes()[:kept])
-    refused(dataset, "declares 2 episodes in 'train', not 0|record [01]")
-
-
-def test_data_that_are_no_example(tmp_path: pathlib.Path) -> None:
-    dataset = made(tmp_path)
-    (dataset / RECORDS).write_bytes(record(b"\x0a\xff\xff\xff") * 2)
-    refused(dataset, r"record 0 is no tf.train.Example")
+    (dataset / RECORDS).write_bytes(damage((dataset / RECORDS).read_bytes()))
+    refused(dataset, said)
 
 
 def test_a_shard_that_is_missing(tmp_path: pathlib.Path) -> None:

@@ -23,8 +23,7 @@ def changed_at_the_end(episode: Episode) -> bool:
 @pytest.mark.parametrize("case", CASES, ids=repr)
 @pytest.mark.parametrize("name", [each.name for each in formats.every() if each.read and each.write])
 def test_round_trip(name: str, case: Case, path: str, tmp_path: pathlib.Path) -> None:
-    format = installed(name)
-    holds = format.holds
+    holds = installed(name).holds
     case.make(path)
     out, back = tmp_path / "out", tmp_path / "back.replay"
     refused = [
@@ -60,8 +59,7 @@ def test_round_trip(name: str, case: Case, path: str, tmp_path: pathlib.Path) ->
 @pytest.mark.parametrize("name", [each.name for each in formats.every() if each.write])
 def test_what_is_lost_is_said(name: str, case: Case, path: str, tmp_path: pathlib.Path) -> None:
     """Without permission nothing is written that would come back different."""
-    format = installed(name)
-    holds = format.holds
+    holds = installed(name).holds
     case.make(path)
     before = read(path)
     ends = [(bool(episode.terminated[-1]), bool(episode.truncated[-1])) for episode in before]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
-from formats.roundtrip import installed
+from formats.roundtrip import refused
 from formats.test_minari import episodes, made
 from formats.test_ragged import read
 from gymnasium import spaces
@@ -63,7 +63,7 @@ def make(
 def test_they_come_back(name: str, origin: str, path: str, tmp_path: pathlib.Path) -> None:
     make(path, origin)
     lost = {"facts of episodes": 3} if name == "parquet" else {}
-    assert export(path, tmp_path / "out", installed(name).name, allow_loss=True).lost == lost
+    assert export(path, tmp_path / "out", name, allow_loss=True).lost == lost
     import_dataset(tmp_path / "out", tmp_path / "back")
     assert read(tmp_path / "back") == read(path)
     with dr.ReplayBuffer.open(tmp_path / "back", mode="r") as rb:
@@ -73,7 +73,7 @@ def test_they_come_back(name: str, origin: str, path: str, tmp_path: pathlib.Pat
 @pytest.mark.parametrize(("first", "second"), [*itertools.permutations(STRINGS, 2)])
 def test_they_go_from_format_to_format(first: str, second: str, path: str, tmp_path: pathlib.Path) -> None:
     make(path)
-    for at, name in enumerate((installed(first).name, installed(second).name)):
+    for at, name in enumerate((first, second)):
         export(path if at == 0 else tmp_path / "0", tmp_path / f"out-{at}", name, allow_loss=True)
         import_dataset(tmp_path / f"out-{at}", tmp_path / f"{at}")
     assert read(tmp_path / "1") == read(path)
@@ -103,7 +103,7 @@ def strings(dataset: pathlib.Path, name: str) -> tuple[list[str], list[str]]:
 @pytest.mark.parametrize("name", STRINGS[:-1])
 def test_they_are_strings_in_the_files(name: str, path: str, tmp_path: pathlib.Path) -> None:
     make(path)
-    export(path, tmp_path / "out", installed(name).name, allow_loss=True)
+    export(path, tmp_path / "out", name, allow_loss=True)
     assert strings(tmp_path / "out", name) == ([TEXTS[at % 7] for at in range(13)],) * 2
 
 
@@ -115,7 +115,7 @@ def test_numbers_that_are_no_text_are_refused(path: str, tmp_path: pathlib.Path)
         rb.add(np.zeros(3), 0, 0.0, np.zeros(3), True, False, task=[0xD800])
     for name in STRINGS:
         with pytest.raises(InputError, match="numbers that are no text"):
-            export(path, tmp_path / "out", installed(name).name)
+            export(path, tmp_path / "out", name)
 
 
 @pytest.mark.parametrize("origin", [{"rlds": {"text": "said"}}, {"rlds": ["text"]}, {"text": ["said"]}, {"a": {}}])
@@ -160,22 +160,20 @@ def test_columns_of_parquet(kind: Any, path: str, tmp_path: pathlib.Path) -> Non
     assert read(tmp_path / "b") == read(path)
 
 
-def test_a_text_that_is_missing_is_refused_and_may_be_left_out(path: str, tmp_path: pathlib.Path) -> None:
+def test_a_text_that_is_missing_is_refused_and_may_be_left_out(tmp_path: pathlib.Path) -> None:
     columns = {"observation": [1.0, 2.0], "action": [0.0, 0.0], "done": [False, True], "task": ["push", None]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"task: has rows without a value.*--columns leaves it out"):
-        import_dataset(tmp_path / "a.parquet", path)
+    refused(tmp_path / "a.parquet", r"task: has rows without a value.*--columns leaves it out")
     with formats.get("parquet").read(tmp_path / "a.parquet", Choice(columns=("obs",))) as source:
         assert source.names.unread() == ("task",)
         assert sum(map(len, source.blocks())) == 2
 
 
 @pytest.mark.parametrize("key", ["next.reward", "next.done"])
-def test_texts_that_should_be_numbers_are_refused(key: str, path: str, tmp_path: pathlib.Path) -> None:
+def test_texts_that_should_be_numbers_are_refused(key: str, tmp_path: pathlib.Path) -> None:
     columns = {"observation": [1.0, 2.0], "action": [0.0, 0.0], "episode_index": [0, 0], key: ["yes", "no"]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"must be one (number|flag) a step"):
-        import_dataset(tmp_path / "a.parquet", path)
+    refused(tmp_path / "a.parquet", r"must be one (number|flag) a step")
     make(tmp_path / "first")
     export(tmp_path / "first", tmp_path / "set", "lerobot")
     (tmp_path / "set/meta/diskreplay.json").unlink()
@@ -185,8 +183,7 @@ def test_texts_that_should_be_numbers_are_refused(key: str, path: str, tmp_path:
     file.write_text(json.dumps(told))
     table = pq.read_table(rows)
     pq.write_table(table.set_column(table.column_names.index(key), key, pa.array(["no"] * 13)), rows)
-    with pytest.raises(InputError, match="must be one"):
-        import_dataset(tmp_path / "set", path)
+    refused(tmp_path / "set", "must be one")
 
 
 def test_infos_of_minari(path: str, tmp_path: pathlib.Path) -> None:

@@ -23,7 +23,7 @@ def kill(buffer: dr.ReplayBuffer) -> None:
 def die(buffer: dr.ReplayBuffer) -> None:
     """Likewise, of an open store whose ``close`` would write: it does nothing from now on."""
     buffer.engine.streams.release()
-    buffer.engine.closed = True
+    buffer.engine.gate.closed = True
 
 
 def images_of(disk: SimulatedDisk, files: FaultyFiles, every: int) -> list[SimulatedDisk]:

@@ -211,8 +211,7 @@ class Story:
     def committing(self, name: str) -> Iterator[None]:
         """The rows added so far may become durable inside; afterwards, those that the buffer says are."""
         live = self.actors[name].log
-        states = self.account.streams[name]
-        states.append(live.upto(live.end))
+        self.account.streams[name].append(live.upto(live.end))
         yield
         committed = self.buffers[name].stats()["streams"][name]["committed"]
         self.account.streams[name] = [live.upto(committed)]
@@ -241,6 +240,9 @@ class Story:
         self.account.unsure[label] = self.account.checkpoints.pop(label)
         self.buffers[name].drop_checkpoint(label)
         del self.account.unsure[label]
+
+    def refresh(self, name: str = "0") -> None:
+        self.buffers[name].refresh()
 
     def back(self, label: str, name: str = "0") -> None:
         """Goes back to a checkpoint, with the stream closed."""
@@ -439,8 +441,7 @@ def check_shards(disk: SimulatedDisk, buffer: dr.ReplayBuffer, name: str, log: L
         ((known[label][name].begin, known[label][name].end), cut[name]) for label, cut in cuts.items() if name in cut
     ]
     for (begin, end), commit in pairs:
-        floor = max(0, min(begin, end - 1) - buffer.schema.context)
-        assert commit.table("rows") == (begin, end, floor)
+        assert commit.table("rows") == (begin, end, max(0, min(begin, end - 1) - buffer.schema.context))
     for path in {**buffer.schema.arrays, **buffer.schema.logs}:
         needed = set()
         for _, commit in pairs:

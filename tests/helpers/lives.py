@@ -122,8 +122,7 @@ def write(path: str, stream: str, number: int, rows: int, seed: int, pipe: Conne
             if rng.random() < 0.8:
                 buffer.commit()
             else:
-                mine = [name for name in buffer.checkpoints if name.startswith(f"{stream}-")]
-                for name in mine[:-1]:
+                for name in [name for name in buffer.checkpoints if name.startswith(f"{stream}-")][:-1]:
                     buffer.drop_checkpoint(name)
                 buffer.checkpoint(f"{stream}-{row}")
             pipe.send(("committed", row))

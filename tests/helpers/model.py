@@ -226,6 +226,8 @@ class Log:
     rows: list[Row] = dataclasses.field(default_factory=list)
     timeline: int = 0
     """How often it went back to a checkpoint."""
+    tail: tuple[int, int] = (0, 0)
+    """The number of its last commit's tail, and the least that is still there."""
     cleared: int = 0
     """The first row that was left when it was cleared or resized last."""
     found: dict[tuple[int, int], tuple[Step, Step, bool]] = dataclasses.field(default_factory=dict)
@@ -238,6 +240,10 @@ class Log:
     def upto(self, end: int) -> Log:
         """The stream as it was when it had ``end`` rows."""
         return dataclasses.replace(self, rows=self.rows[:end])
+
+    def outran(self, seen: Log) -> bool:
+        """Whether rows of the same stream as somebody saw it may be gone: evicted, given up, or with their tail."""
+        return self.begin > seen.begin or self.timeline != seen.timeline or 0 < seen.tail[0] < self.tail[1]
 
     @property
     def end(self) -> int:

@@ -234,6 +234,8 @@ class SamplerMachine(RuleBasedStateMachine):
             for local in range(run["first"], run["stop"]):
                 held[run["stream"] << 48 | local] = next(values)
         assert next(values, None) is None
+        if not self.by_rank:
+            np.testing.assert_allclose(self.sampler.total, sum(max(0.0, value) for value in held.values()))  # type: ignore[union-attr]
         present = {each: value for each, value in held.items() if value > (-1 if self.by_rank else 0)}
         assert present.keys() == self.oracle.priorities.keys()
         for each, value in present.items():
@@ -256,3 +258,19 @@ class SamplerMachine(RuleBasedStateMachine):
         """No id is asked for again and again: once when it is new, once for each time that its window then grew."""
         for each, count in getattr(self, "world", World()).asked.items():
             assert count <= 2 + self.world.streams[each >> 48].longest_wait
+
+
+def wrong_waiting(
+    facts: dict[str, Any], arrays: dict[str, Any], name: str, nothing: float
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """States in which a row that has a priority waits, one waits twice, and two wait in the wrong order."""
+    run, emptied = facts["streams"][0], arrays[name].copy()
+    emptied[:2] = nothing
+    first = run["first"]
+    return [
+        (
+            facts | {"streams": [run | {"waiting": len(rows)}]},
+            arrays | {name: values, "waiting": np.array(rows)},
+        )
+        for rows, values in (([first], arrays[name]), ([first, first], emptied), ([first + 1, first], emptied))
+    ]

@@ -49,6 +49,23 @@ def reopen(config: Config, path: str, **options: Any) -> dr.ReplayBuffer:
 
 
 @contextlib.contextmanager
+def recorded_in(
+    config: Config, path: Any, rows: int = 0, special: float = 0.2, commit: bool = False, seed: int = 0, **options: Any
+) -> Iterator[tuple[dr.ReplayBuffer, Recording]]:
+    """A new buffer with so many rows, and what was recorded into it."""
+    recording = Recording(config, seed)
+    with config.create(path, **options) as buffer:
+        recording.add(buffer, rows, special, commit)
+        yield buffer, recording
+
+
+def recorded_store(config: Config, path: Any, rows: int, special: float = 0.2, **options: Any) -> Recording:
+    """What was recorded into a new buffer, which is closed."""
+    with recorded_in(config, path, rows, special, **options) as (_, recording):
+        return recording
+
+
+@contextlib.contextmanager
 def recorded(config: Config, path: str) -> Iterator[dr.ReplayBuffer]:
     """A reader of 100 rows."""
     with config.create(path) as buffer:
@@ -67,7 +84,7 @@ def went_on(holder: Any, newest: dict[str, Log]) -> bool:
     windows = {name: (facts["begin"], facts["end"]) for name, facts in holder.buffer.stats()["streams"].items()}
     if all(windows[name] == (log.begin, log.end) for name, log in holder.others.items()):
         return False
-    assert any(newest[name].begin > log.begin for name, log in holder.others.items()), "nothing was evicted"
+    assert any(newest[name].outran(log) for name, log in holder.others.items()), "all that it saw is still there"
     assert {name: windows[name] for name in newest} == {n: (log.begin, log.end) for n, log in newest.items()}
     holder.others = newest
     return True

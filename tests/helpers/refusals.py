@@ -80,8 +80,7 @@ def check(case: Case, folder: pathlib.Path, seed: int, rounds: int, each: int) -
                         raise AssertionError(f"{name}, argument {place}: {bad[place]!r:.200} gave {error!r}") from error
                     else:
                         alike(result, case.do(buffers[1], name, bad), f"{name} with {bad[place]!r:.200}")
-            results = [case.do(buffer, name, arguments) for buffer in buffers]
-            alike(*results, name)
+            alike(*[case.do(buffer, name, arguments) for buffer in buffers], name)
         alike(*map(case.seen, buffers), f"after round {number}")
     _again(case, buffers, paths)
     never = [at for at in tried if not refused[at] and at[1] not in case.taken.get(at[0], ())]

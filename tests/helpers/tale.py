@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import ast
 import contextlib
 import random
 from collections.abc import Callable, Iterator
@@ -17,6 +18,26 @@ import diskreplay as dr
 from diskreplay.errors import StoreNotFoundError
 
 Seen = list[Any]
+
+
+def scripted(script: str) -> Callable[[Any], None]:
+    """The workload of a script, such as ``"create, add 5, open b num_envs=2"``: methods, and what each is given."""
+
+    def workload(subject: Any) -> None:
+        for name, *words in map(str.split, script.split(",")):
+            given = [value(word) for word in words if "=" not in word]
+            named = dict(word.split("=") for word in words if "=" in word)
+            getattr(subject, name)(*given, **{key: value(word) for key, word in named.items()})
+
+    return workload
+
+
+def value(word: str) -> Any:
+    """A number, a constant, or the word itself."""
+    try:
+        return ast.literal_eval(word)
+    except ValueError:
+        return word
 
 
 class Tale(abc.ABC):

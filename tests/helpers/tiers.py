@@ -6,7 +6,7 @@ these as its mark says, one by default: always the same ones, chosen so that eve
 gives a reason none of them is run: the reason names the test that stands in.
 
 On CI `make test` fails where a case without the mark takes more than 1 s. What is used for the first time does not
-count: imports and compiled code are paid before the first case, fixtures of more than one case are left out.
+count: imports are paid before the first case, fixtures of more than one case are left out.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ import gc
 import importlib
 import os
 import resource
-import tempfile
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers import effort
 
@@ -90,43 +88,13 @@ def quick(cases: list[pytest.Item]) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile once, before processes start that all would compile; each of these loads it before its first case.
-
-    Where cases must keep to their budget, each imports what is large as well.
-    """
+    """Where cases must keep to their budget, have each process import what is large before its first case."""
     several = getattr(session.config.option, "numprocesses", None)
     runs = hasattr(session.config, "workerinput") or not several
-    if CHECKS or several or hasattr(session.config, "workerinput"):
-        _compile()
     if CHECKS and runs:
         for name in LARGE:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-
-
-def _compile() -> None:
-    """Use each compiled function once; what is compiled lies on disk from then on."""
-    from gymnasium import spaces
-
-    import diskreplay as dr
-    from diskreplay.engine import compiled_row
-    from diskreplay.reading import compiled
-
-    for name in dr.__all__:
-        getattr(dr, name)
-    compiled_row._load()
-    compiled._load_planner()
-    compiled._load_kernel()
-    for sampler in (dr.Proportional(), dr.RankBased()):
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            dr.ReplayBuffer.create(
-                f"{folder}/a.replay", spaces.Box(-1, 1, (1,)), spaces.Discrete(2), capacity=8, sampler=sampler
-            ) as rb,
-        ):
-            for step in range(12):
-                rb.add(np.zeros(1, np.float32), 0, 0.0, np.zeros(1, np.float32), step % 4 == 3, False)
-            rb.update_priorities(rb.sample(4).index, np.ones(4))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -182,8 +182,7 @@ def _dict(path: pathlib.Path, noted: Any) -> None:
             )  # fmt: skip
             obs = observe() if done or rng.random() < 0.05 else following
             if row % 11 == 10:
-                batch = buffer.sample(8)
-                buffer.update_priorities(batch.index, rng.random(8))
+                buffer.update_priorities(buffer.sample(8).index, rng.random(8))
                 buffer.commit()
                 noted()
             if row == 50:
@@ -209,8 +208,7 @@ def _stacks(path: pathlib.Path, noted: Any) -> None:
             buffer.add(obs, 1, rng.normal(), following, bool(rng.random() < 0.1), False, valid=bool(rng.random() < 0.9))
             obs = following
             if row % 9 == 8:
-                batch = buffer.sample(4)
-                buffer.update_priorities(batch.index, rng.random(4))
+                buffer.update_priorities(buffer.sample(4).index, rng.random(4))
                 buffer.commit()
                 noted()
             if row in (25, 45):

@@ -48,8 +48,7 @@ class Payload:
 def mutate(dataset: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str:
     """Mutates the dataset, a file or a directory; what was done. ``outside`` is a folder that is not of it."""
     for _ in range(50):
-        kinds = [*PLAIN] * 2 + [kind for kind in STRUCTURED if _targets(dataset, kind)] * 8
-        kind = pick(kinds, rng)
+        kind = pick([*PLAIN] * 2 + [kind for kind in STRUCTURED if _targets(dataset, kind)] * 8, rng)
         try:
             if kind in STRUCTURED:
                 file = pick(_targets(dataset, kind), rng)
@@ -385,8 +384,7 @@ def _npy(data: bytes, outside: pathlib.Path, rng: Rng) -> bytes:
          "(" * 3000, "{" * 90, "[" * 90 + "]" * 90, "{'descr': '<f4'}", "'''", "{'a': 1", " " * 20_000],
         rng,
     )  # fmt: skip
-    version = pick([(1, 0), (1, 0), (2, 0), (3, 0), (9, 9)], rng)
-    return npy_header(text, version, values.tobytes())
+    return npy_header(text, pick([(1, 0), (1, 0), (2, 0), (3, 0), (9, 9)], rng), values.tobytes())
 
 
 def _gz(file: pathlib.Path, outside: pathlib.Path, rng: Rng) -> str | None:

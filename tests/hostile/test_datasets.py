@@ -10,6 +10,7 @@ import functools
 import gzip
 import io
 import json
+import operator
 import os
 import pathlib
 import pickle
@@ -81,11 +82,40 @@ def made(folder: pathlib.Path, format: str) -> pathlib.Path:
 refused = functools.partial(roundtrip.refused, error=DiskReplayError)
 
 
-def edited(file: pathlib.Path, change: Callable[[Any], Any]) -> None:
-    """Changes a JSON document."""
-    document = json.loads(file.read_text())
-    change(document)
-    file.write_text(json.dumps(document))
+Damage = Callable[[pathlib.Path], object]
+"""What is done to a dataset."""
+
+
+def rewritten(name: str, change: Callable[[bytes], bytes]) -> Damage:
+    """The bytes of a file below it are others."""
+    return lambda dataset: (dataset / name).write_bytes(change((dataset / name).read_bytes()))
+
+
+def edited(name: str, change: Callable[[Any], Any]) -> Damage:
+    """A JSON document below it is another."""
+
+    def text(data: bytes) -> bytes:
+        document = json.loads(data)
+        change(document)
+        return json.dumps(document).encode()
+
+    return rewritten(name, text)
+
+
+def replaced(key: str, *shape: Any, **more: Any) -> Damage:
+    """In an HDF5 file an array is another."""
+
+    def change(dataset: pathlib.Path) -> None:
+        with h5py.File(dataset, "r+") as file:
+            file.pop(key, None)
+            file.create_dataset(key, *shape, **more)
+
+    return change
+
+
+def holed(dataset: pathlib.Path) -> None:
+    """Its first document has a hole behind it, of GBs of zeros."""
+    os.truncate(next(each for each in dataset.rglob("*") if each.suffix == ".json" or each.name == ".zattrs"), 1 << 32)
 
 
 # Code that a dataset brings along
@@ -103,9 +133,8 @@ def edited(file: pathlib.Path, change: Callable[[Any], Any]) -> None:
 def test_zarr_chunks_that_are_pickles(codecs: dict[str, Any], dtype: str, tmp_path: pathlib.Path) -> None:
     """numcodecs has a codec that loads them; its newest versions do so only when told. Zarr refuses plain cases."""
     dataset = made(tmp_path, "diffusion-policy")
-    array = dataset / "data" / "reward"
-    edited(array / ".zarray", lambda document: document.update(codecs, dtype=dtype))
-    (array / "0").write_bytes(pickle.dumps(Payload(tmp_path)))
+    edited("data/reward/.zarray", lambda document: document.update(codecs, dtype=dtype))(dataset)
+    (dataset / "data/reward/0").write_bytes(pickle.dumps(Payload(tmp_path)))
     refused(dataset, "holds pickles|damaged", "diffusion-policy")
     assert not (tmp_path / "loaded").exists()
 
@@ -203,13 +232,6 @@ def test_hdf5_of_a_few_kb_that_declares_many_rows(rows: int, tmp_path: pathlib.P
     refused(dataset, "bytes cannot hold", "d4rl")
 
 
-def test_hdf5_of_a_few_kb_that_declares_many_cuts(tmp_path: pathlib.Path) -> None:
-    dataset = made(tmp_path, "d4rl")
-    with h5py.File(dataset, "r+") as file:
-        file.create_dataset("metadata/cut", (10**9,), "i8", chunks=True)
-    refused(dataset, "bytes cannot hold|too much", "d4rl")
-
-
 @pytest.mark.parametrize("shape", ["(1099511627776,)", "(4294967296, 4294967296)", "(5, 1152921504606846976)"])
 def test_npz_that_declares_much(shape: str, tmp_path: pathlib.Path) -> None:
     """Products of sizes overflowed without a word."""
@@ -221,22 +243,6 @@ def test_npz_that_declares_much(shape: str, tmp_path: pathlib.Path) -> None:
             text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}"
             archive.writestr(f"{key}.npy", npy_header(text))
     refused(dataset, "bytes cannot hold|of .* bytes a step", "npz")
-
-
-@pytest.mark.parametrize("change", [{"shape": [1 << 40]}, {"shape": [12, 1 << 40]}, {"chunks": [1 << 31]}])
-def test_zarr_that_declares_much(change: dict[str, Any], tmp_path: pathlib.Path) -> None:
-    dataset = made(tmp_path, "diffusion-policy")
-    edited(dataset / "data" / "reward" / ".zarray", lambda document: document.update(change))
-    refused(dataset, "cannot hold|bytes a step|read at once|damaged", "diffusion-policy")
-
-
-@pytest.mark.parametrize("format", DIRECTORIES)
-def test_a_document_with_a_hole(format: str, tmp_path: pathlib.Path) -> None:
-    """It was read whole: GBs of zeros."""
-    dataset = made(tmp_path, format)
-    files = [file for file in dataset.rglob("*") if file.suffix == ".json" or file.name == ".zattrs"]
-    os.truncate(files[0], 1 << 32)
-    refused(dataset, "more than", format)
 
 
 @pytest.mark.parametrize("sizes", [(1 << 31, 1), (20_000, 20_000), (12_000, 12_000)])
@@ -262,33 +268,91 @@ def test_a_palette_with_transparency(tmp_path: pathlib.Path) -> None:
     assert verify(tmp_path / "a.replay").ok
 
 
-def test_a_space_with_a_large_shape(tmp_path: pathlib.Path) -> None:
-    """Its bounds took GBs."""
-    dataset = made(tmp_path, "npz-episodes")
-    edited(dataset / "layout.json", lambda layout: layout["observation_space"].update(shape=[1 << 30], low=0, high=1))
-    refused(dataset, "cannot be read", "npz-episodes")
-
-
 # Errors of other libraries, of several lines, or about nobody knows what
 
+HEADERS = "{'shape': (3,", "{'shape': (3L, ), 'descr': 3}", "(" * 3000, " " * 20_000, "'\\d'"
+ZARR, REWARD = "data/reward/.zarray", "$store$_reward_ckpt.0.gz"
+CODECS = [
+    ({"id": "zlib"}, "damaged"), ([], "damaged"), ({"id": "lzma"}, "damaged"), ({"id": 3}, "that is not installed"),
+    ({"id": "no such codec"}, "is compressed by a codec that is not installed"),
+]  # fmt: skip
+VALUES = "version", "num_episodes", "rewards_0", "terminated_0", "diskreplay"
+DAMAGED: list[tuple[str, str, Damage, str]] = [
+    # MemoryError, or as much memory as that
+    ("many cuts", "d4rl", replaced("metadata/cut", (10**9,), "i8", chunks=True), "bytes cannot hold|too much"),
+    *[(f"Zarr declares {change}", "diffusion-policy", edited(ZARR, operator.methodcaller("update", change)),
+       "cannot hold|bytes a step|read at once|damaged")
+      for change in ({"shape": [1 << 40]}, {"shape": [12, 1 << 40]}, {"chunks": [1 << 31]})],
+    *[(f"a hole in {format}", format, holed, "more than") for format in DIRECTORIES],
+    ("bounds of GBs", "npz-episodes",
+     edited("layout.json", lambda layout: layout["observation_space"].update(shape=[1 << 30], low=0, high=1)),
+     "cannot be read"),
+    # tokenize.TokenError, MemoryError, a warning about Python 2, several lines
+    *[(f"a header {at}", "dopamine", rewritten(REWARD, lambda _, text=text: gzip.compress(npy_header(text))), "damaged")
+      for at, text in enumerate(HEADERS)],
+    # RecursionError
+    *[(f"deep {name}", format, rewritten(name, lambda _: b'{"diskreplay": ' + b"[" * 100_000), "damaged|cannot be read")
+      for format, name in (("diffusion-policy", ".zattrs"), ("minari", "data/metadata.json"),
+                           ("npz-episodes", "layout.json"))],
+    # The error quoted the whole file.
+    ("no text", "minari", rewritten("data/metadata.json", lambda data: data + b"\xff" * 10_000), "cannot be read"),
+    # zlib.error and others
+    *[(f"compressor {codec}", "diffusion-policy",
+       edited("data/terminated/.zarray", operator.methodcaller("update", compressor=codec)), said)
+      for codec, said in CODECS],
+    # TypeError; of rewards, one episode less without a word
+    ("false attributes", "diffusion-policy", rewritten(".zattrs", lambda _: b"false"), "damaged"),
+    *[(f"no value of {key}", "d3rlpy", replaced(key, data=h5py.Empty("f4")),
+       "must be|is of d3rlpy's version|ragged|cannot be read|a single value") for key in VALUES],
+    # The error named no dataset.
+    ("next observations of float64", "d4rl", replaced("next_observations", data=np.full((12, 5), 1e-300)),
+     "without loss"),
+    # ValueError
+    ("rewards of several numbers", "dopamine",
+     lambda dataset: shutil.copyfile(dataset / "$store$_observation_ckpt.0.gz", dataset / REWARD), "not one a step"),
+    # SystemError
+    ("a blosc chunk of negative size", "diffusion-policy",
+     rewritten("data/obs/0.0", lambda data: data[:4] + b"\xff" * 4 + data[8:]), "damaged"),
+    # They were read, and compared, several times over.
+    ("flags of many numbers a step", "d4rl", replaced("timeouts", (12, 1 << 24), "u1", chunks=(1, 1 << 16)),
+     "one flag a step"),
+    # Its zeros were skipped, one after another.
+    *[(f"a hole behind {name}", "dopamine",
+       lambda dataset, name=name: os.truncate(dataset / f"{name}_ckpt.0.gz", 1 << 40), "more than")
+      for name in ("episode_end_indices", "$store$_reward", "add_count")],
+]  # fmt: skip
 
-@pytest.mark.parametrize("text", ["{'shape': (3,", "{'shape': (3L, ), 'descr': 3}", "(" * 3000, " " * 20_000, "'\\d'"])
-def test_headers_of_arrays(text: str, tmp_path: pathlib.Path) -> None:
-    """tokenize.TokenError, MemoryError, a warning about Python 2, several lines."""
-    dataset = made(tmp_path, "dopamine")
-    (dataset / "$store$_reward_ckpt.0.gz").write_bytes(gzip.compress(npy_header(text)))
-    refused(dataset, "damaged", "dopamine")
 
-
-@pytest.mark.parametrize(
-    ("format", "name"),
-    [("diffusion-policy", ".zattrs"), ("minari", "data/metadata.json"), ("npz-episodes", "layout.json")],
-)
-def test_json_that_is_nested_deeply(format: str, name: str, tmp_path: pathlib.Path) -> None:
-    """RecursionError."""
+@pytest.mark.parametrize(("format", "damage", "said"), [row[1:] for row in DAMAGED], ids=[row[0] for row in DAMAGED])
+def test_damage_is_refused(format: str, damage: Damage, said: str, tmp_path: pathlib.Path) -> None:
     dataset = made(tmp_path, format)
-    (dataset / name).write_text('{"diskreplay": ' + "[" * 100_000)
-    refused(dataset, "damaged|cannot be read", format)
+    damage(dataset)
+    refused(dataset, said, format)
+
+
+NEITHER = np.array([0, 0, 0, 2, 0, 0], np.uint8).view(bool)
+ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
+    # They were converted, whatever was lost, and numpy warned.
+    **{f"final observations of {dtype}": (
+        {"obs": np.zeros((6, 3), np.float32), "action": np.zeros(6), "last": np.arange(6) % 3 == 2,
+         "final_obs": np.full((2, 3), 7, dtype)}, "final observations") for dtype in ("f8", "i1")},
+    # They came into the store, which is damaged with them.
+    **{f"{key} that are neither": (
+        {"observations": np.zeros((6, 3)), "last": np.arange(6) == 5, "terminals": np.zeros(6, bool),
+         "actions": np.zeros(6, bool), key: NEITHER}, "neither 0 nor 1|each 0 or 1")
+        for key in ("terminals", "actions")},
+    # OverflowError
+    "actions that are too many": (
+        {"obs": np.zeros((3, 2)), "last": np.arange(3) == 2, "actions": np.full(3, (1 << 64) - 1, np.uint64)},
+        "more than a Discrete space has"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arrays", "said"), ARRAYS.values(), ids=ARRAYS)
+def test_arrays_that_cannot_be(arrays: dict[str, Any], said: str, tmp_path: pathlib.Path) -> None:
+    with (tmp_path / "the-dataset").open("wb") as file:
+        np.savez(file, **arrays)
+    refused(tmp_path / "the-dataset", said, "npz")
 
 
 @pytest.mark.parametrize("value", ["1e999", "-1", "0.5", "null", '"x"', "[1]", "9" * 400])
@@ -303,48 +367,11 @@ def test_counts_in_json(format: str, value: str, tmp_path: pathlib.Path) -> None
     refused(dataset, "one whole number", format)
 
 
-def test_metadata_that_are_no_text(tmp_path: pathlib.Path) -> None:
-    """The error quoted the whole file."""
-    dataset = made(tmp_path, "minari")
-    file = dataset / "data" / "metadata.json"
-    file.write_bytes(file.read_bytes() + b"\xff" * 10_000)
-    refused(dataset, "cannot be read", "minari")
-
-
-@pytest.mark.parametrize(
-    ("compressor", "said"),
-    [({"id": "zlib"}, "damaged"), ([], "damaged"), ({"id": "lzma"}, "damaged"),
-     ({"id": "no such codec"}, "is compressed by a codec that is not installed"), ({"id": 3}, "that is not installed")],
-)  # fmt: skip
-def test_codecs_of_zarr(compressor: Any, said: str, tmp_path: pathlib.Path) -> None:
-    """zlib.error and others."""
-    dataset = made(tmp_path, "diffusion-policy")
-    edited(dataset / "data" / "terminated" / ".zarray", lambda document: document.update(compressor=compressor))
-    refused(dataset, said, "diffusion-policy")
-
-
-def test_attributes_of_zarr_that_are_none(tmp_path: pathlib.Path) -> None:
-    """TypeError."""
-    dataset = made(tmp_path, "diffusion-policy")
-    (dataset / ".zattrs").write_text("false")
-    refused(dataset, "damaged", "diffusion-policy")
-
-
 def test_zarr_with_something_else_in_it(tmp_path: pathlib.Path) -> None:
     """Zarr warned."""
     dataset = made(tmp_path, "diffusion-policy")
     (dataset / "data" / "notes").mkdir()
     assert import_dataset(dataset, tmp_path / "a.replay").dropped == 1
-
-
-@pytest.mark.parametrize("key", ["version", "num_episodes", "rewards_0", "terminated_0", "diskreplay"])
-def test_hdf5_without_a_value(key: str, tmp_path: pathlib.Path) -> None:
-    """TypeError; or, of rewards, one episode less without a word."""
-    dataset = made(tmp_path, "d3rlpy")
-    with h5py.File(dataset, "r+") as file:
-        del file[key]
-        file[key] = h5py.Empty("f4")
-    refused(dataset, "must be|is of d3rlpy's version|ragged|cannot be read|a single value", "d3rlpy")
 
 
 def test_arrow_with_a_column_twice(tmp_path: pathlib.Path) -> None:
@@ -370,68 +397,12 @@ def test_rewards_that_are_not_finite(format: str, value: float, tmp_path: pathli
     refused(dataset, "must be finite", format)
 
 
-def test_next_observations_of_another_dtype(tmp_path: pathlib.Path) -> None:
-    """The error named no dataset."""
-    dataset = made(tmp_path, "d4rl")
-    with h5py.File(dataset, "r+") as file:
-        del file["next_observations"]
-        file["next_observations"] = np.full((12, 5), 1e-300)
-    refused(dataset, "without loss", "d4rl")
-
-
-@pytest.mark.parametrize("dtype", ["f8", "i1"])
-def test_final_observations_of_another_dtype(dtype: str, tmp_path: pathlib.Path) -> None:
-    """They were converted, whatever was lost, and numpy warned."""
-    dataset = tmp_path / "the-dataset"
-    obs, last = np.zeros((6, 3), np.float32), np.arange(6) % 3 == 2
-    with dataset.open("wb") as file:
-        np.savez(file, obs=obs, action=np.zeros(6), last=last, final_obs=np.full((2, 3), 7, dtype))
-    refused(dataset, "final observations", "npz")
-
-
-@pytest.mark.parametrize("key", ["terminals", "actions"])
-def test_booleans_that_are_neither(key: str, tmp_path: pathlib.Path) -> None:
-    """They came into the store, which is damaged with them."""
-    dataset = tmp_path / "the-dataset"
-    flags = {key: np.zeros(6, bool) for key in ("terminals", "actions")}
-    flags[key].view(np.uint8)[3] = 2
-    with dataset.open("wb") as file:
-        np.savez(file, observations=np.zeros((6, 3)), last=np.arange(6) == 5, **flags)
-    refused(dataset, "neither 0 nor 1|each 0 or 1", "npz")
-
-
-def test_rewards_of_several_numbers(tmp_path: pathlib.Path) -> None:
-    """ValueError."""
-    dataset = made(tmp_path, "dopamine")
-    shutil.copyfile(dataset / "$store$_observation_ckpt.0.gz", dataset / "$store$_reward_ckpt.0.gz")
-    refused(dataset, "not one a step", "dopamine")
-
-
 def test_hdf5_with_a_name_that_is_no_text(tmp_path: pathlib.Path) -> None:
     """TypeError."""
     dataset = made(tmp_path, "robomimic")
     with h5py.File(dataset, "r+") as file:
         h5py.h5g.create(file["data"].id, b"demo_\xff")
     assert import_dataset(dataset, tmp_path / "a.replay").transitions == 12
-
-
-def test_a_blosc_chunk_of_negative_size(tmp_path: pathlib.Path) -> None:
-    """SystemError."""
-    dataset = made(tmp_path, "diffusion-policy")
-    file = dataset / "data" / "obs" / "0.0"
-    data = bytearray(file.read_bytes())
-    data[4:8] = b"\xff" * 4
-    file.write_bytes(data)
-    refused(dataset, "damaged", "diffusion-policy")
-
-
-def test_flags_of_many_numbers_a_step(tmp_path: pathlib.Path) -> None:
-    """They were read, and compared, several times over."""
-    dataset = made(tmp_path, "d4rl")
-    with h5py.File(dataset, "r+") as file:
-        del file["timeouts"]
-        file.create_dataset("timeouts", (12, 1 << 24), "u1", chunks=(1, 1 << 16))
-    refused(dataset, "one flag a step", "d4rl")
 
 
 def test_hdf5_with_a_text_longer_than_the_file(tmp_path: pathlib.Path) -> None:
@@ -443,22 +414,6 @@ def test_hdf5_with_a_text_longer_than_the_file(tmp_path: pathlib.Path) -> None:
         raw.seek(at)
         raw.write(b"\xff" * 4)
     refused(dataset, "more than the file", "d3rlpy")
-
-
-def test_actions_that_are_too_many(tmp_path: pathlib.Path) -> None:
-    """OverflowError."""
-    dataset = tmp_path / "the-dataset"
-    with dataset.open("wb") as file:
-        np.savez(file, obs=np.zeros((3, 2)), last=np.arange(3) == 2, actions=np.full(3, (1 << 64) - 1, np.uint64))
-    refused(dataset, "more than a Discrete space has", "npz")
-
-
-@pytest.mark.parametrize("name", ["episode_end_indices", "$store$_reward", "add_count"])
-def test_a_gzip_file_with_a_hole_behind_it(name: str, tmp_path: pathlib.Path) -> None:
-    """Its zeros were skipped, one after another."""
-    dataset = made(tmp_path, "dopamine")
-    os.truncate(dataset / f"{name}_ckpt.0.gz", 1 << 40)
-    refused(dataset, "more than", "dopamine")
 
 
 def test_signalling_nans(tmp_path: pathlib.Path) -> None:

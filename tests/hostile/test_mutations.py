@@ -20,8 +20,7 @@ SEED = 20_261_121
 @pytest.mark.parametrize("name", bases.MAKERS)
 def test_mutations(name: str, tmp_path: pathlib.Path, record_property: pytest.RecordProperty) -> None:
     cases = examples(CASES // len(bases.MAKERS), "mutations", least=6)
-    base = bases.make(name, tmp_path)
-    base.save(tmp_path / "base.pickle")
+    bases.make(name, tmp_path).save(tmp_path / "base.pickle")
     outcome = pool.run("hostile.worker", tmp_path / "base.pickle", tmp_path / "worker", SEED, cases)
     record_property("ended", outcome.said())
     print(outcome.said())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import shutil
 from collections.abc import Callable
@@ -214,3 +215,35 @@ def test_forged_records(tmp_path: pathlib.Path, what: str) -> None:
     store = make(tmp_path / "a")
     edit(store / "streams/0/zarr.json", LIES[what], "streams/0")
     refused(store, ".", None)
+
+
+def leave_out(record: dict[str, Any]) -> None:
+    record["tables"].pop("ragged/tokens")
+    record["arrays"].pop("ragged/tokens")
+
+
+def name_another(record: dict[str, Any]) -> None:
+    record["arrays"]["ragged/toks"] = record["arrays"].pop("ragged/tokens")
+    record["tables"]["ragged/toks"] = record["tables"].pop("ragged/tokens")
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("forge", [leave_out, name_another])
+def test_nothing_is_removed_that_a_wrong_record_leaves_out(
+    tmp_path: pathlib.Path, forge: Callable[[dict[str, Any]], Any], whole: bool
+) -> None:
+    """Opening to write removed all shards of the column; if it is ``whole``, the record in the tail is wrong, too."""
+    store = make(tmp_path / "a")
+    record, file = store / "streams/0/zarr.json", store / "streams/0/start/tail.1"
+    edit(record, forge, "streams/0")
+    if whole:
+        identity = json.loads((store / "zarr.json").read_bytes())["attributes"]["diskreplay"]["schema"]["identity"]
+        seal = f"{identity}/0/tail/1"
+        blocks = list(tail.blocks(seal, 0, file.read_bytes()))
+        parts = [part for _, found, _ in blocks for part in found if part.path != "ragged/tokens"]
+        file.write_bytes(tail.block(seal, 0, json.loads(record.read_bytes())["attributes"]["diskreplay"], parts))
+        edit(record, lambda ours: ours["tail"].__setitem__(1, file.stat().st_size), "streams/0")
+    refused(store, ".", None)
+    with pytest.raises(CorruptionError, match=r"does not fit the schema|other rows than the one in") as error:
+        dr.ReplayBuffer.open(store)
+    assert (error.value.file, any((store / "streams/0/ragged/tokens").glob("c.*"))) == (str(record), True)

@@ -35,7 +35,6 @@ from diskreplay.errors import (
 )
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import Verified, verify
-from diskreplay.reading import compiled
 
 ADDRESS_BYTES = 6 << 30
 """Of the whole process, libraries and threads included: about 2.5 GiB of it are taken before the first case."""
@@ -258,8 +257,6 @@ def main() -> None:
     base = pickle.loads(pathlib.Path(pickled).read_bytes())
     warnings.simplefilter("ignore")
     residency.hold_up_to(8)
-    compiled.LOAD_AFTER = 0  # batches are read by compiled code wherever it applies
-    compiled.KERNEL.now()
     numbers = range(int(first), int(stop))
     serve(((f"{at} {base.name}", *attempt(base, pathlib.Path(folder), int(seed), at)) for at in numbers), ADDRESS_BYTES)
 

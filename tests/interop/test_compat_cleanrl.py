@@ -273,8 +273,7 @@ def test_a_loop_has_the_same_losses_as_with_a_buffer_in_memory(loop: str) -> Non
             torch.manual_seed(1)
             found.append(LOOPS[loop](buffer))
     (ours, losses), (theirs, expected) = found
-    assert len(expected) == 59
-    assert losses == expected
+    assert (len(expected), losses) == (59, expected)
     for name in ARRAYS:
         np.testing.assert_array_equal(np.asarray(getattr(ours, name)), getattr(theirs, name), name)
     if "atari" in loop:
@@ -492,8 +491,7 @@ def test_rainbows_loop(n_step: int) -> None:
             ours.update_priorities(data.indices, errors)
             theirs.update_priorities(data.indices, errors)
     assert bool(truncated) == (n_step > 1), "windows that a truncated episode has cut short were drawn"
-    assert ours.max_priority == pytest.approx(theirs.largest)
-    assert (ours.size, ours.pos) == (60, 150 % 60)
+    assert (ours.max_priority, ours.size, ours.pos) == (pytest.approx(theirs.largest), 60, 150 % 60)
     assert (data.actions.dtype, data.dones.dtype) == (torch.int64, torch.bool)
     assert ours.store is not None
     assert [stack.frames for stack in ours.store.schema.stacks] == [4]

@@ -93,8 +93,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
             found, expected = {"": found}, {"": expected}
         assert found.keys() == expected.keys()
         for key, array in expected.items():
-            assert found[key].shape == array.shape
-            assert found[key].dtype == array.dtype
+            assert (found[key].shape, found[key].dtype) == (array.shape, array.dtype)
             np.testing.assert_array_equal(np.asarray(found[key]), array, f"{name} {key}")
     pairs = list(zip(ours.policy.parameters(), theirs.policy.parameters(), strict=True))
     assert pairs

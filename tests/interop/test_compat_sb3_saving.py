@@ -135,8 +135,7 @@ def test_a_later_save_to_the_same_path_replaces_the_checkpoint(tmp_path: pathlib
     model.learn(32)
     store = model.replay_buffer.store
     store.checkpoint("mine")
-    assert sb3.save(model, tmp_path / "a") == "a-1"
-    assert sb3.save(model, tmp_path / "b.zip") == "b-1"
+    assert (sb3.save(model, tmp_path / "a"), sb3.save(model, tmp_path / "b.zip")) == ("a-1", "b-1")
     model.learn(12, reset_num_timesteps=False)
     assert sb3.save(model, tmp_path / "a.zip") == "a-2"
     assert sorted(store.checkpoints) == ["a-2", "b-1", "mine"]
@@ -279,12 +278,10 @@ def test_a_model_is_saved_in_a_checkpoint_of_its_store(tmp_path: pathlib.Path) -
     trained, rows = parameters(model), len(model.replay_buffer.store)
     model.replay_buffer.store.checkpoint("mine")
     model.learn(24, reset_num_timesteps=False)
-    assert sb3.saved(path) == "step-40-2"
-    assert list(tmp_path.iterdir()) == [path]
+    assert (sb3.saved(path), list(tmp_path.iterdir())) == ("step-40-2", [path])
     model.replay_buffer.close()
     again = sb3.load(DQN, path, gym.make("CartPole-v1"))
-    assert again.num_timesteps == 40
-    assert len(again.replay_buffer.store) == rows
+    assert (again.num_timesteps, len(again.replay_buffer.store)) == (40, rows)
     assert again.replay_buffer.store.restored.name == "step-40-2"
     assert again.replay_buffer.store.restored.metadata == {"num_timesteps": 40}
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(parameters(again), trained, strict=True))
@@ -392,6 +389,5 @@ def test_a_full_disk_within_a_model_leaves_no_checkpoint(
     with pytest.raises(OSError, match="the disk is full"):
         sb3.save(model)
     monkeypatch.setattr(type(model), "save", save)
-    assert model.replay_buffer.store.checkpoints == []
-    assert sb3.save(model) == "step-32"
+    assert (model.replay_buffer.store.checkpoints, sb3.save(model)) == ([], "step-32")
     model.replay_buffer.close()

@@ -165,8 +165,7 @@ def test_what_tianshous_own_test_of_a_manager_asserts() -> None:
     assert buffer.unfinished_index().tolist() == [4]
     assert (buffer.prev(-1), buffer.next(-1)) == (buffer.prev(19), buffer.next(19))
     assert buffer.get_buffer_indices(13, 11).tolist() == [13, 14, 10]
-    assert buffer.sample_indices(-1).tolist() == []
-    assert buffer[[10, 14, 0]].obs.tolist() == [1, 0, 1]
+    assert (buffer.sample_indices(-1).tolist(), buffer[[10, 14, 0]].obs.tolist()) == ([], [1, 0, 1])
     assert buffer.obs_next.tolist() == [2, *[1] * 4, 3, *[1] * 4, 2, *[1] * 4, 5, *[1] * 4]
 
 
@@ -211,10 +210,8 @@ def test_next_observations_are_true_where_an_episode_ends() -> None:
                 truncated=np.array([step == 3]), obs_next=np.array([[99 if step == 3 else step + 1]]),
             )
         )  # fmt: skip
-    assert buffer[3].obs[:, 0].tolist() == [1, 2, 3]
-    assert buffer[3].obs_next[:, 0].tolist() == [2, 3, 99]
-    assert buffer[4].obs[:, 0].tolist() == [4, 4, 4]
-    assert buffer[4].obs_next[:, 0].tolist() == [4, 4, 5]
+    assert (buffer[3].obs[:, 0].tolist(), buffer[3].obs_next[:, 0].tolist()) == ([1, 2, 3], [2, 3, 99])
+    assert (buffer[4].obs[:, 0].tolist(), buffer[4].obs_next[:, 0].tolist()) == ([4, 4, 4], [4, 4, 5])
 
 
 def test_only_the_last_frame_of_a_stack_is_stored() -> None:
@@ -397,8 +394,7 @@ def test_cut_ends_episodes_of_a_new_buffer_and_keeps_its_rows(tmp_path: pathlib.
     buffer.cut()
     collector.reset(reset_buffer=False)  # as a trainer's reset and run do
     held = buffer[:]
-    assert len(buffer) == 12
-    assert buffer.unfinished_index().tolist() == []
+    assert (len(buffer), buffer.unfinished_index().tolist()) == (12, [])
     assert not held.terminated.any()
     assert not held.truncated.any()
     collector.collect(n_step=9, random=True)
@@ -485,8 +481,7 @@ def test_a_checkpoint_brings_rows_and_weights_back(tmp_path: pathlib.Path) -> No
     assert newer != at_close
     buffer.close()
     buffer = opened(checkpoint="here")
-    assert weights(buffer) == at_checkpoint
-    assert buffer._max_prio == pytest.approx(7)
+    assert (weights(buffer), buffer._max_prio) == (at_checkpoint, pytest.approx(7))
     buffer.close()
     for wrong in (PRIORITIES | {"checkpoint": "half"},):
         with pytest.raises(CheckpointError):
@@ -539,8 +534,7 @@ def test_a_checkpoint_takes_files_along_and_drops_older_ones(tmp_path: pathlib.P
         buffer.checkpoint(
             f"step-{number}", {"step": number}, attachments={"learner.pt": b"%d" % number}, keep=2
         )  # fmt: skip
-    assert buffer.checkpoints == ["mine", "step-1", "step-2"]
-    assert read(buffer, "step-1") == b"1"
+    assert (buffer.checkpoints, read(buffer, "step-1")) == (["mine", "step-1", "step-2"], b"1")
     with pytest.raises(InputError, match="keep"):
         buffer.checkpoint("step-3", keep=0)
     with pytest.raises(ZeroDivisionError):
@@ -801,13 +795,7 @@ def test_priorities_are_checked_before_one_changes() -> None:
     buffer = DiskPrioritizedVectorReplayBuffer(12, 2, **PRIORITIES)
     play([buffer], 5, Steps(2))
     before = buffer.weight[np.arange(12)].tolist()
-    for index, weight in [
-        ([0, 12], [1, 1]),
-        ([0], [np.nan]),
-        ([0, 1], [1]),
-        ([0.5], [1]),
-        ([-1], [1]),
-    ]:
+    for index, weight in [([0, 12], [1, 1]), ([0], [np.nan]), ([0, 1], [1]), ([0.5], [1]), ([-1], [1])]:
         with pytest.raises(InputError):
             buffer.update_weight(np.array(index), np.array(weight))
     assert buffer.weight[np.arange(12)].tolist() == before

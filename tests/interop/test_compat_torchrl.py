@@ -1,6 +1,6 @@
 """`compat.torchrl` in torchrl's own buffers: what torchrl's tests assert of its storages, and the same batches.
 
-``TestComposable`` and ``TestBuffers`` ask what torchrl's test_composable.py and test_rb_core.py ask, of tensordicts.
+``TestBuffers`` asks what torchrl's test_composable.py and test_rb_core.py ask, of tensordicts.
 """
 
 from __future__ import annotations
@@ -106,8 +106,7 @@ def trajectory(steps: int, number: int = 0, size: int = 8, terminated: bool = Tr
 
 def assert_same(ours: Any, theirs: Any) -> None:
     """Bit for bit, with the same keys, shapes, dtypes and batch sizes, of nested ones too."""
-    assert set(ours.keys(True)) == set(theirs.keys(True))
-    assert ours.batch_size == theirs.batch_size
+    assert (set(ours.keys(True)), ours.batch_size) == (set(theirs.keys(True)), theirs.batch_size)
     for key in theirs.keys(True):
         mine, other = ours.get(key), theirs.get(key)
         if is_tensor_collection(other):
@@ -141,136 +140,103 @@ def found_in(item: TensorDictBase, items: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("sampler", ["random", "without-replacement", pytest.param("prioritized", marks=needs_trees)])
-@pytest.mark.parametrize("kind", BUFFERS)
+def composed(make: Callable[..., Any], sampler: str, size: int) -> Any:
+    return make(
+        storage=DiskReplayStorage(size), sampler=SAMPLERS[sampler](size), writer=RoundRobinWriter(), batch_size=3
+    )
+
+
+def whole(make: Callable[..., Any], size: int) -> Any:
+    return make(storage=DiskReplayStorage(size), prefetch=0, batch_size=3)
+
+
+MAKERS: dict[str, Callable[[int], Any]] = {
+    **{
+        f"{kind}, {sampler}": functools.partial(composed, make, sampler)
+        for kind, make in BUFFERS.items()
+        for sampler in SAMPLERS
+    },
+    "plain": functools.partial(whole, TensorDictReplayBuffer),
+    "plain RNG": functools.partial(whole, functools.partial(TensorDictReplayBuffer, generator=torch.Generator())),
+    "plain prioritized": functools.partial(
+        whole, functools.partial(TensorDictPrioritizedReplayBuffer, alpha=0.8, beta=0.9)
+    ),
+}
+KEYS = "a", "b", "next"
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(name, marks=[needs_trees] if "prioritized" in name else []) for name in MAKERS]
+)
 @pytest.mark.parametrize("size", [3, 5, 100])
-class TestComposable:
-    def buffer(self, kind: str, sampler: str, size: int) -> Any:
-        return BUFFERS[kind](
-            storage=DiskReplayStorage(size), sampler=SAMPLERS[sampler](size), writer=RoundRobinWriter(), batch_size=3
+class TestBuffers:
+    def buffer(self, kind: str, size: int) -> Any:
+        return MAKERS[kind](size)
+
+    def data(self, *size: int) -> TensorDictBase:
+        inner = TensorDict({"c": torch.randint(100, (*size, 1))}, size)
+        return TensorDict(
+            {"a": torch.randint(100, (*size, 1)), "b": inner, "next": {"reward": torch.randn(*size, 1)}}, size
         )
 
-    def datum(self) -> TensorDictBase:
-        return TensorDict({"a": torch.randint(100, (1,)), "next": {"reward": torch.randn(1)}}, [])
-
-    def data(self, size: int) -> TensorDictBase:
-        return TensorDict({"a": torch.randint(100, (size, 1)), "next": {"reward": torch.randn(size, 1)}}, [size])
-
-    def test_repr(self, kind: str, sampler: str, size: int) -> None:
-        rb = self.buffer(kind, sampler, size)
+    def test_add(self, kind: str, size: int) -> None:
+        rb, datum = self.buffer(kind, size), self.data()
         assert "len=0" in str(rb)
-        rb.add(self.datum())
-        rb.sample()
-        assert "len=1" in str(rb)
-
-    def test_add(self, kind: str, sampler: str, size: int) -> None:
-        rb, datum = self.buffer(kind, sampler, size), self.datum()
         rb.add(datum)
         drawn, _ = rb.sample(1, return_info=True)
-        assert len(rb) == 1
-        assert drawn.ndim == 1
-        assert_same(drawn[0].select("a", "next"), datum.select("a", "next"))
+        assert (len(rb), drawn.ndim) == (1, 1)
+        assert "len=1" in str(rb)
+        assert_same(drawn[0].select(*KEYS), datum.select(*KEYS))
 
-    def test_cursor_position(self, kind: str, sampler: str, size: int) -> None:
-        storage, writer = DiskReplayStorage(size), RoundRobinWriter()
-        writer.register_storage(storage)
-        writer.extend(self.data(5))
-        assert writer._cursor == 5 % size
-        if size == 5:
-            writer.extend(self.data(size - 1))
-            assert writer._cursor == size - 1
+    def test_empty(self, kind: str, size: int) -> None:
+        rb, datum = self.buffer(kind, size), self.data()
+        for _ in range(2):
+            rb.add(datum)
+            assert_same(rb.sample(1)[0].select(*KEYS), datum.select(*KEYS))
+            rb.empty()
+            with pytest.raises(RuntimeError, match="Cannot sample from an empty storage"):
+                rb.sample()
 
-    def test_extend(self, kind: str, sampler: str, size: int) -> None:
-        rb, data = self.buffer(kind, sampler, size), self.data(5)
+    def test_cursor_position(self, kind: str, size: int) -> None:
+        alone = RoundRobinWriter()
+        alone.register_storage(DiskReplayStorage(size))
+        for writer in (self.buffer(kind, size).writer, alone):
+            writer.extend(self.data(5))
+            assert writer._cursor == 5 % size
+            if size == 5:
+                writer.extend(self.data(size - 1))
+                assert writer._cursor == size - 1
+
+    def test_extend(self, kind: str, size: int) -> None:
+        rb, data = self.buffer(kind, size), self.data(5)
         rb.extend(data)
         assert len(rb) == min(size, 5)
         assert all(found_in(item, rb.storage) for item in data[-len(rb) :])
         rb.extend(self.data(2 * size + 2))
         assert len(rb) == min(size, 5 + 2 * size + 2)
 
-    def test_sample(self, kind: str, sampler: str, size: int) -> None:
-        rb, data = self.buffer(kind, sampler, size), self.data(5)
+    def test_sample(self, kind: str, size: int) -> None:
+        rb, data = self.buffer(kind, size), self.data(5)
         rb.extend(data)
         drawn = rb.sample()
         assert len(drawn) == 3
-        assert all(found_in(item.select("a", "next"), data) for item in drawn)
+        assert all(found_in(item.select(*KEYS), data) for item in drawn)
 
-    def test_index(self, kind: str, sampler: str, size: int) -> None:
-        rb = self.buffer(kind, sampler, size)
+    def test_index(self, kind: str, size: int) -> None:
+        rb = self.buffer(kind, size)
+        rb.extend(self.data(size - 1))
+        assert (len(rb[: size - 1]), len(rb[size - 2 :])) == (size - 1, 1), "it is not full"
         rb.extend(self.data(5))
         assert type(rb[2]) is type(rb.storage[2])
         assert (rb[2] == rb.storage[2]).all()
 
-    def test_pickable(self, kind: str, sampler: str, size: int) -> None:
-        rb = self.buffer(kind, sampler, size)
+    def test_pickable(self, kind: str, size: int) -> None:
+        rb = self.buffer(kind, size)
         again = pickle.loads(pickle.dumps(rb))
         assert rb.__dict__.keys() == again.__dict__.keys()
         assert all(type(rb.__dict__[name]) is type(again.__dict__[name]) for name in rb.__dict__)
         again.extend(self.data(2))
-        assert len(again) == 2
-        assert len(rb) == 0
-
-
-@pytest.mark.parametrize("kind", ["TensorDict", "RNG", pytest.param("Prioritized", marks=needs_trees)])
-@pytest.mark.parametrize("size", [3, 5, 100])
-class TestBuffers:
-    def buffer(self, kind: str, size: int) -> Any:
-        make = {
-            "TensorDict": TensorDictReplayBuffer,
-            "RNG": functools.partial(TensorDictReplayBuffer, generator=torch.Generator()),
-            "Prioritized": functools.partial(TensorDictPrioritizedReplayBuffer, alpha=0.8, beta=0.9),
-        }[kind]
-        return make(storage=DiskReplayStorage(size), prefetch=0, batch_size=3)
-
-    def datum(self) -> TensorDictBase:
-        return TensorDict({"a": torch.randint(100, (1,))}, [])
-
-    def data(self, size: int) -> TensorDictBase:
-        inner = TensorDict({"c": torch.randint(100, (size,))}, [size])
-        return TensorDict({"a": torch.randint(100, (size,)), "b": inner}, [size])
-
-    def test_cursor_position(self, kind: str, size: int) -> None:
-        rb = self.buffer(kind, size)
-        rb.extend(self.data(5))
-        assert rb.writer._cursor == 5 % size
-        if size == 5:
-            rb.extend(self.data(size - 1))
-            assert rb.writer._cursor == size - 1
-
-    def test_add(self, kind: str, size: int) -> None:
-        rb, datum = self.buffer(kind, size), self.datum()
-        rb.add(datum)
-        assert_same(rb.sample(1)[0].select("a"), datum.select("a"))
-
-    def test_empty(self, kind: str, size: int) -> None:
-        rb, datum = self.buffer(kind, size), self.datum()
-        for _ in range(2):
-            rb.add(datum)
-            assert_same(rb.sample(1)[0].select("a"), datum.select("a"))
-            rb.empty()
-            with pytest.raises(RuntimeError, match="Cannot sample from an empty storage"):
-                rb.sample()
-
-    def test_extend(self, kind: str, size: int) -> None:
-        rb, data = self.buffer(kind, size), self.data(5)
-        rb.extend(data)
-        assert all(found_in(item, rb.storage) for item in data[-len(rb) :])
-
-    def test_sample(self, kind: str, size: int) -> None:
-        rb, data = self.buffer(kind, size), self.data(5)
-        rb.extend(data)
-        assert all(found_in(item.select("a", "b"), data) for item in rb.sample())
-
-    def test_index(self, kind: str, size: int) -> None:
-        rb = self.buffer(kind, size)
-        rb.extend(self.data(5))
-        assert (rb[2] == rb.storage[2]).all()
-
-    def test_index_of_one_that_is_not_full(self, kind: str, size: int) -> None:
-        rb = self.buffer(kind, size)
-        rb.extend(self.data(size - 1))
-        assert len(rb[: size - 1]) == size - 1
-        assert len(rb[size - 2 :]) == 1
+        assert (len(again), len(rb)) == (2, 0)
 
 
 # The same as torchrl's storages
@@ -444,9 +410,7 @@ def test_a_slice_reads_the_leaves_that_are_looked_at(tmp_path: Path, monkeypatch
         lambda self, leaf, ids, slots: (read.append((leaf.key, len(ids))), reading(self, leaf, ids, slots))[1],
     )
     rows = rb[:]
-    assert len(rows) == 60
-    assert rows["next", "done"].sum() == 3
-    assert read == [(("next", "done"), 60)]
+    assert (len(rows), rows["next", "done"].sum(), read) == (60, 3, [(("next", "done"), 60)])
     rb.sample()
     assert (("collector", "traj_ids"), 60) in read
     assert sum(rows for key, rows in read if "pixels" in key) == 2  # the sampler asks one row for its keys
@@ -637,8 +601,7 @@ def test_a_crash_before_the_file_leaves_the_checkpoint_before(tmp_path: Path, mo
             rb.dumps(tmp_path / "saved")
     assert len(storage.store.checkpoints) == 2
     rb.loads(tmp_path / "saved")
-    assert len(rb) == 18
-    assert len(storage.store.checkpoints) == 1
+    assert (len(rb), len(storage.store.checkpoints)) == (18, 1)
 
 
 def test_state_dict_is_a_name_that_torch_saves_and_loads(tmp_path: Path) -> None:
@@ -849,9 +812,7 @@ def test_a_checkpoint_has_learner_and_buffer(tmp_path: Path) -> None:
     (tmp_path / "store").rename(tmp_path / "moved")
     rb = opened(tmp_path / "moved")
     assert (rb.storage.restored.name, rb.storage.restored.metadata) == ("two", {"rows": 100})
-    assert load(rb) == "two"
-    assert rb.storage.restored.name == "two"
-    assert rb.writer._cursor == cursor
+    assert (load(rb), rb.storage.restored.name, rb.writer._cursor) == ("two", "two", cursor)
     assert_same(rb[:].clone(), rows)
     for expected in drawn:
         assert_same(rb.sample(), expected)

@@ -5,18 +5,17 @@ DRQN's agent gives the size of all environments without a name; that is what the
 
 from __future__ import annotations
 
-import argparse
 import copy
 import random
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.stand_ins import XUANCE, stand_ins
+from interop.xuance_learning import check_same, learned
 
 from diskreplay.compat import xuance as ours
 
-torch = pytest.importorskip("torch", reason="torch is in the interop extra")
+pytest.importorskip("torch", reason="torch is in the interop extra")
 
 with stand_ins(XUANCE):
     pytest.importorskip("xuance.torch.agents", reason="XuanCe is installed by the target interop of the Makefile")
@@ -26,7 +25,7 @@ with stand_ins(XUANCE):
     from xuance.torch.agents.core import off_policy
     from xuance.torch.agents.qlearning_family import drqn_agent, perdqn_agent
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_torch_thread")]
 
 PARTS = ("obs", "actions", "rewards", "terminals", "obs_next", "weights", "step_choices")
 CONFIG = {
@@ -68,18 +67,6 @@ class Copying(theirs.RecurrentOffPolicyBuffer):
         super().store(copy.deepcopy(episode))
 
 
-def learned(agent_class: Any, options: dict[str, Any], steps: int, tmp_path: Any) -> tuple[list[np.ndarray], Any]:
-    """Parameters and buffer of a learner after so many steps of all environments."""
-    config = argparse.Namespace(**{**CONFIG, **options}, log_dir=str(tmp_path), model_dir=str(tmp_path))
-    agent = agent_class(config, make_envs(config))
-    random.seed(5)
-    initial = [value.detach().numpy().copy() for value in agent.policy.parameters()]
-    agent.train(steps)
-    trained = [value.detach().numpy().copy() for value in agent.policy.parameters()]
-    assert max(np.abs(a - b).max() for a, b in zip(initial, trained, strict=True)) > 0.05
-    return trained, agent.memory
-
-
 DRQN = {
     "agent": "DRQN", "learner": "DRQN_Learner", "policy": "DRQN_Policy", "rnn": "LSTM", "recurrent_hidden_size": 32,
     "recurrent_layer_N": 1, "dropout": 0, "lookup_length": 10, "batch_size": 8, "buffer_size": 120,
@@ -105,14 +92,13 @@ CASES = {
 def test_learners_learn_the_same(case: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     agent_class, options, where, mine, other = CASES[case]
     name = next(base.__name__ for base in mine.__mro__ if base.__module__.startswith("diskreplay"))
-    torch.set_num_threads(1)
+    config = {**CONFIG, "agent": case, **options}
     monkeypatch.setattr(where, name, other)
-    expected, memory = learned(agent_class, {"agent": case, **options}, 1000, tmp_path)
+    expected, memory = learned(agent_class, config, make_envs, 1000, tmp_path)
     assert type(memory) is other
     monkeypatch.setattr(where, name, mine)
-    found, memory = learned(agent_class, {"agent": case, **options}, 1000, tmp_path)
+    found, memory = learned(agent_class, config, make_envs, 1000, tmp_path)
     assert type(memory) is mine
     assert memory.full
-    for one, another in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, another, rtol=1e-3, atol=1e-4)
+    check_same(found, expected)
     memory.close()

@@ -6,17 +6,17 @@ documented ones had; that is what the subclasses here translate.
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.stand_ins import XUANCE, stand_ins
+from interop.xuance_learning import check_same, learned
 
 from diskreplay.compat import xuance_marl as marl
 
-torch = pytest.importorskip("torch", reason="torch is in the interop extra")
+pytest.importorskip("torch", reason="torch is in the interop extra")
 
 with stand_ins(XUANCE):
     pytest.importorskip("xuance.torch.agents", reason="XuanCe is installed by the target interop of the Makefile")
@@ -25,7 +25,7 @@ with stand_ins(XUANCE):
     from xuance.torch.agents import IPPO_Agents, IQL_Agents, QMIX_Agents, VDN_Agents
     from xuance.torch.agents.core import off_policy_marl, on_policy_marl
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_torch_thread")]
 
 AGENTS = ["a", "b", "c"]
 KINDS = 4
@@ -156,29 +156,23 @@ class Episodes(marl.MARL_OffPolicyBuffer_RNN):
         return {**sampled(found, self.batch_size), "filled": filled, "sequence_length": self.max_eps_len}
 
 
-def learned(agent_class: Any, options: dict[str, Any], steps: int, tmp_path: Any) -> tuple[list[np.ndarray], Any]:
-    """Parameters and buffer of a learner after so many steps of all environments."""
-    defaults = {
-        "dl_toolbox": "torch", "logger": "tensorboard", "render": False, "render_mode": "none", "fps": 50,
-        "device": "cpu", "distributed_training": False, "env_name": "matching", "env_id": "matching", "env_seed": 1,
-        "vectorize": "DummyVecMultiAgentEnv", "runner": "MARL", "representation": "Basic_MLP", "use_rnn": False,
-        "rnn": "GRU", "N_recurrent_layers": 1, "fc_hidden_sizes": [16], "recurrent_hidden_size": 16, "dropout": 0,
-        "representation_hidden_size": [16], "q_hidden_size": [16], "actor_hidden_size": [16],
-        "critic_hidden_size": [16], "activation": "relu", "activation_action": "sigmoid", "seed": 1, "parallels": 4,
-        "learning_rate": 0.003, "gamma": 0.9, "use_parameter_sharing": True, "use_actions_mask": False,
-        "use_global_state": False, "log_dir": str(tmp_path), "model_dir": str(tmp_path), "use_grad_clip": False,
-        "grad_clip_norm": 1.0, "running_steps": 4000, "n_epochs": 1, "eval_interval": 1000, "test_episode": 1,
-    }  # fmt: skip
-    config = argparse.Namespace(**{**defaults, **options, "agent": agent_class.__name__.partition("_")[0]})
+CONFIG = {
+    "dl_toolbox": "torch", "logger": "tensorboard", "render": False, "render_mode": "none", "fps": 50,
+    "device": "cpu", "distributed_training": False, "env_name": "matching", "env_id": "matching", "env_seed": 1,
+    "vectorize": "DummyVecMultiAgentEnv", "runner": "MARL", "representation": "Basic_MLP", "use_rnn": False,
+    "rnn": "GRU", "N_recurrent_layers": 1, "fc_hidden_sizes": [16], "recurrent_hidden_size": 16, "dropout": 0,
+    "representation_hidden_size": [16], "q_hidden_size": [16], "actor_hidden_size": [16],
+    "critic_hidden_size": [16], "activation": "relu", "activation_action": "sigmoid", "seed": 1, "parallels": 4,
+    "learning_rate": 0.003, "gamma": 0.9, "use_parameter_sharing": True, "use_actions_mask": False,
+    "use_global_state": False, "use_grad_clip": False,
+    "grad_clip_norm": 1.0, "running_steps": 4000, "n_epochs": 1, "eval_interval": 1000, "test_episode": 1,
+}  # fmt: skip
+
+
+def make_envs(config: Any) -> Any:
     seeds = iter(range(1, 99))
     make = [lambda env_seed=None: XuanCeMultiAgentEnvWrapper(Matching(next(seeds)))] * config.parallels
-    envs = REGISTRY_VEC_ENV[config.vectorize](make, config.env_seed)
-    agent = agent_class(config, envs)
-    initial = [value.detach().numpy().copy() for value in agent.policy.parameters()]
-    agent.train(steps)
-    trained = [value.detach().numpy().copy() for value in agent.policy.parameters()]
-    assert max(np.abs(a - b).max() for a, b in zip(initial, trained, strict=True)) > 0.05
-    return trained, agent.memory
+    return REGISTRY_VEC_ENV[config.vectorize](make, config.env_seed)
 
 
 OFF = {
@@ -211,13 +205,12 @@ def test_learners_learn_the_same(case: str, tmp_path: Any, monkeypatch: pytest.M
                 **OFF, "policy": "Mixing_Q_network", "learner": f"{case[:4].strip()}_Learner", "use_global_state": True,
                 "hidden_dim_mixing_net": 16, "hidden_dim_hyper_net": 16,
             }  # fmt: skip
-    torch.set_num_threads(1)
-    expected, theirs = learned(agent_class, options, 700, tmp_path)
+    config = {**CONFIG, **options, "agent": agent_class.__name__.partition("_")[0]}
+    expected, theirs = learned(agent_class, config, make_envs, 700, tmp_path)
     assert type(theirs).__module__.startswith("xuance.")
     monkeypatch.setattr(where, name, ours)
-    found, memory = learned(agent_class, options, 700, tmp_path)
+    found, memory = learned(agent_class, config, make_envs, 700, tmp_path)
     assert isinstance(memory, ours)
     assert memory.engine.stats()["streams"]["0"]["end"] > 500
-    for mine, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
+    check_same(found, expected)
     memory.close()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.stand_ins import XUANCE, stand_ins
+from interop.xuance_learning import check_same, learned
 
 from diskreplay.compat.xuance import DummyOnPolicyBuffer
 
-torch = pytest.importorskip("torch", reason="torch is in the interop extra")
+pytest.importorskip("torch", reason="torch is in the interop extra")
 
 with stand_ins(XUANCE):
     pytest.importorskip("xuance.torch.agents", reason="XuanCe is installed by the target interop of the Makefile")
@@ -20,7 +19,7 @@ with stand_ins(XUANCE):
     from xuance.torch.agents import PPO_Agent, PPOKL_Agent
     from xuance.torch.agents.core import on_policy
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_torch_thread")]
 
 CONFIG = {
     "dl_toolbox": "torch", "logger": "tensorboard", "render": False, "render_mode": "rgb_array", "fps": 50,
@@ -33,17 +32,6 @@ CONFIG = {
     "grad_clip_norm": 0.5, "use_actions_mask": False, "use_obsnorm": True, "use_rewnorm": True, "obsnorm_range": 5,
     "rewnorm_range": 5, "running_steps": 4000, "eval_interval": 5000, "test_episode": 1,
 }  # fmt: skip
-
-
-def learned(agent_class: Any, options: dict[str, Any], steps: int, tmp_path: Any) -> tuple[list[np.ndarray], Any]:
-    """Parameters and buffer of a learner after so many steps of all environments."""
-    config = argparse.Namespace(**{**CONFIG, **options}, log_dir=str(tmp_path), model_dir=str(tmp_path))
-    agent = agent_class(config, make_envs(config))
-    initial = [value.detach().numpy().copy() for value in agent.policy.parameters()]
-    agent.train(steps)
-    trained = [value.detach().numpy().copy() for value in agent.policy.parameters()]
-    assert max(np.abs(a - b).max() for a, b in zip(initial, trained, strict=True)) > 0.02
-    return trained, agent.memory
 
 
 CASES = {
@@ -59,13 +47,12 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_learners_learn_the_same(case: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     agent_class, options = CASES[case]
-    torch.set_num_threads(1)
-    expected, memory = learned(agent_class, options, 800, tmp_path)
+    config = {**CONFIG, **options}
+    expected, memory = learned(agent_class, config, make_envs, 800, tmp_path, least=0.02)
     assert type(memory) is theirs.DummyOnPolicyBuffer
     monkeypatch.setattr(on_policy, "DummyOnPolicyBuffer", DummyOnPolicyBuffer)
-    found, memory = learned(agent_class, options, 800, tmp_path)
+    found, memory = learned(agent_class, config, make_envs, 800, tmp_path, least=0.02)
     assert type(memory) is DummyOnPolicyBuffer
     assert memory.engine.stats()["streams"]["0"]["end"] > 700
-    for one, another in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, another, rtol=1e-3, atol=1e-4)
+    check_same(found, expected)
     memory.close()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from helpers.configs import CONFIGS, Config
 from helpers.model import Leaf
-from helpers.recording import Recording, leaves, recorded, reopen
+from helpers.recording import leaves, recorded, recorded_store, reopen
 from interop.loading import check_loader
 
 import diskreplay as dr
@@ -141,8 +141,7 @@ def test_what_is_no_batch_is_refused() -> None:
 
 def test_a_mixture(tmp_path: pathlib.Path) -> None:
     for name in ("a", "b"):
-        with FRAMES.create(tmp_path / name) as buffer:
-            Recording(FRAMES).add(buffer, 50)
+        recorded_store(FRAMES, tmp_path / name, 50)
     parts = [reopen(FRAMES, tmp_path / name, mode="r", seed=1) for name in ("a", "b")]
     with dr.Mixture(parts, [0.5, 0.5]) as mixture, mixture.loader(6, device="cpu") as loader:
         batch = next(loader)

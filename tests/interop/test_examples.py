@@ -241,7 +241,9 @@ def test_rollouts_when_actors_and_trainer_are_killed(
     arguments = f"--steps {steps} --actors {actors} --within {within} --uses {uses}"
     run = Run("grpo_rollouts", tmp_path, arguments)
     for kill in range(kills):
-        processes = re.findall(r"actor \d+ is process (\d+)", run.printed_after(chance.randint(4, 25)))
+        processes: list[str] = []
+        while not processes:  # where actors of the run before still hold their streams, others come first
+            processes = re.findall(r"actor \d+ is process (\d+)", run.printed_after(chance.randint(4, 25)))
         if kill % 2 == 0:
             os.kill(int(chance.choice(processes[-actors:])), signal.SIGKILL)
         else:

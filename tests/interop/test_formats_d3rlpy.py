@@ -64,8 +64,7 @@ def test_d3rlpy_loads_every_transition(case: Case, path: str, tmp_path: pathlib.
         for name, value in zip(episode.obs, leaves, strict=True):
             np.testing.assert_array_equal(value, newest(episode.obs[name][at], value))
         np.testing.assert_array_equal(np.ravel(found.action), np.ravel(episode.action["action"][at]))
-        assert found.reward == episode.reward[at]
-        assert found.terminal == episode.terminated[at]
+        assert (found.reward, found.terminal) == (episode.reward[at], episode.terminated[at])
         if not found.terminal:
             following = [found.next_observation] if len(leaves) == 1 else found.next_observation
             for name, value in zip(episode.next_obs, following, strict=True):

@@ -160,8 +160,7 @@ def test_a_buffer_that_dopamine_saved(count: int, buffers: Any, path: str, tmp_p
     imported = import_dataset(logs, path)
     oldest = max(0, int(buffer.add_count) - 100)
     inside = [step for step in steps if step[0] > oldest]
-    assert imported.format == "dopamine"
-    assert imported.transitions == check_imported(path, inside)
+    assert (imported.format, imported.transitions) == ("dopamine", check_imported(path, inside))
     # What Dopamine samples of it: fewer, because no stack may reach over the cursor, and rows of zeros after ends
     # that are not terminal, which are no steps.
     numbers = {int(number) for episode in read(path) for number in episode.obs["obs"][:, -1, 0, 0]}

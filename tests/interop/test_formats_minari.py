@@ -40,8 +40,7 @@ def test_minari_loads_every_episode(name: str, case: Case, path: str, root: path
     case.make(path)
     export(path, root / "played-v3", name, allow_loss=True)
     dataset, wanted = minari.load_dataset("played-v3"), read(path)
-    assert dataset.spec.dataset_id == "played-v3"
-    assert list(minari.list_local_datasets()) == ["played-v3"]
+    assert (dataset.spec.dataset_id, list(minari.list_local_datasets())) == ("played-v3", ["played-v3"])
     assert (dataset.total_episodes, dataset.total_steps) == (len(wanted), sum(map(len, wanted)))
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
         schema = buffer.schema
@@ -95,8 +94,7 @@ def test_minari_recovers_the_environment(name: str, path: str, root: pathlib.Pat
     import_dataset(root / "again-v0", root / "again.replay")
     with dr.ReplayBuffer.open(root / "again.replay", mode="r") as buffer:
         told = buffer.provenance
-    assert told["env_id"] == "Pendulum-v1"
-    assert told["env_spec"] == json.loads(env.spec.to_json())
+    assert (told["env_id"], told["env_spec"]) == ("Pendulum-v1", json.loads(env.spec.to_json()))
     assert told["minari"]["dataset_id"] == "again-v0"
 
 

@@ -69,8 +69,7 @@ def check(steps: list[Any], episode: Episode) -> None:
     assert len(steps) == count + 1
     for number, step in enumerate(steps):
         end = number == count
-        assert step["is_first"] == (number == 0)
-        assert step["is_last"] == end
+        assert (step["is_first"], step["is_last"]) == (number == 0, end)
         assert step["is_terminal"] == (end and episode.terminated[-1])
         assert step["is_truncated"] == (end and episode.truncated[-1])
         place = number - 1 if end else number

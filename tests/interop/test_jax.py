@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers.configs import CONFIGS, Config
 from helpers.model import Leaf
-from helpers.recording import Recording, leaves, recorded, reopen
+from helpers.recording import leaves, recorded, recorded_in, reopen
 from interop.loading import check_loader
 
 import diskreplay as dr
@@ -64,12 +64,10 @@ def test_what_was_given_out_does_not_change(reader: dr.ReplayBuffer) -> None:
 
 
 def test_priorities_are_updated_by_the_ids_of_a_batch(path: str) -> None:
-    with FRAMES.create(path, sampler=dr.Proportional()) as buffer:
-        Recording(FRAMES).add(buffer, 60)
-        with buffer.loader(8) as loader:
-            batch = jax.device_put(next(loader))
-            buffer.update_priorities(batch.index, jax.numpy.abs(batch.reward))
-            assert np.array_equal(buffer.get(batch.index).obs, batch.obs)
+    with recorded_in(FRAMES, path, 60, sampler=dr.Proportional()) as (buffer, _), buffer.loader(8) as loader:
+        batch = jax.device_put(next(loader))
+        buffer.update_priorities(batch.index, jax.numpy.abs(batch.reward))
+        assert np.array_equal(buffer.get(batch.index).obs, batch.obs)
 
 
 @pytest.fixture(params=[(1, 5, 3), (4, 4), (7,)])
@@ -88,8 +86,7 @@ def check_lists(placed: Any, count: int) -> None:
     assert isinstance(tokens, dr.Lists)
     assert all(isinstance(part, jax.Array) for part in tokens.parts)
     sizes = np.asarray(placed.reward).astype(int).tolist()
-    assert len(sizes) == count
-    assert [row.tolist() for row in tokens] == [[size] * size for size in sizes]
+    assert (len(sizes), [row.tolist() for row in tokens]) == (count, [[size] * size for size in sizes])
     assert isinstance(placed.index, np.ndarray)
 
 

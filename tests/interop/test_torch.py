@@ -10,7 +10,7 @@ import pytest
 from helpers.configs import CONFIGS
 from helpers.model import flat
 from helpers.multi_agent_steps import N_ACTIONS, N_AGENTS, Kind, World
-from helpers.recording import Recording
+from helpers.recording import recorded_in
 
 import diskreplay as dr
 
@@ -20,9 +20,7 @@ torch = pytest.importorskip("torch", reason="torch is in the torch and interop e
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_every_array_becomes_a_tensor(path: str, config, device: str | None) -> None:
-    with config.create(path) as buffer:
-        recording = Recording(config)
-        recording.add(buffer, 20)
+    with recorded_in(config, path, 20) as (buffer, _):
         batch = buffer.sample(6)
     tensors = batch.torch(device)
     arrays: list[np.ndarray] = []
@@ -54,8 +52,7 @@ def test_tensors_of_some_sequences_hold_all_their_lists(path: str) -> None:
         assert rows == [row.tolist() for row in list(batch.extra["tokens"])[8:16]]
         assert some.extra["tokens"].dtype == torch.int16
     for none in (slice(0, 0), []):
-        assert tensors[none].extra["tokens"].size(0) == 0
-        assert len(batch[none].extra["tokens"]) == 0
+        assert (tensors[none].extra["tokens"].size(0), len(batch[none].extra["tokens"])) == (0, 0)
 
 
 def test_blocks_behind_a_tensor_are_not_given_out_again(path: str) -> None:
@@ -63,8 +60,7 @@ def test_blocks_behind_a_tensor_are_not_given_out_again(path: str) -> None:
     from helpers.model import Leaf
 
     config = Config("large", Leaf((84, 84)), frame_stack=4, capacity=200, chunk_rows=8, shard_rows=16)
-    with config.create(path) as buffer:
-        Recording(config).add(buffer, 100)
+    with recorded_in(config, path, 100) as (buffer, _):
         held = [buffer.sample(64).torch().obs for _ in range(6)]
         copies = [tensor.clone() for tensor in held]
         for _ in range(10):

@@ -73,11 +73,9 @@ def check(batch: Any) -> list[int]:
 
 def test_items_and_batches(tmp_path: pathlib.Path) -> None:
     with DiskDataset(record(tmp_path)) as dataset:
-        assert len(dataset) == ROWS
-        assert dataset[5].obs.tolist() == [5, 5, 5]
+        assert (len(dataset), dataset[5].obs.tolist()) == (ROWS, [5, 5, 5])
         assert dataset[5].reward.shape == ()
-        assert check(dataset[[5, 3, 5]]) == [5, 3, 5]
-        assert check(dataset[torch.tensor([7])]) == [7]
+        assert (check(dataset[[5, 3, 5]]), check(dataset[torch.tensor([7])])) == ([5, 3, 5], [7])
         assert [int(item.index) for item in dataset.__getitems__([4, 2])] == [4, 2]
         assert len(list(dataset)) == ROWS, "an IndexError ends it"
         assert "61 items of Transition" in repr(dataset)

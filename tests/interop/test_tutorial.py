@@ -72,8 +72,7 @@ def test_the_tutorial_ends_where_a_whole_run_ends(tmp_path: pathlib.Path) -> Non
     assert newest < 5_000
     assert again_printed.startswith(f"resumed step {newest}: ")
     after = saved(again_printed)
-    assert list(after)[-1] == "5000"
-    assert before | after == saved(sh(whole, tmp_path))
+    assert (list(after)[-1], before | after) == ("5000", saved(sh(whole, tmp_path)))
     assert all(after[step] == line for step, line in before.items() if step in after)
 
 

@@ -10,7 +10,7 @@ import pytest
 from helpers.configs import CONFIGS, Config
 from helpers.model import Leaf, flat
 from helpers.programs import run
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, recorded_in, recorded_store, reopen
 
 import diskreplay as dr
 from diskreplay.storage.local_files import LocalFiles
@@ -112,8 +112,7 @@ def test_dtypes_and_codecs(path: str, codec: str, read: Read) -> None:
     columns: dict[str, Any] = {f"small_{dtype}": dtype for dtype in DTYPES}
     columns |= {f"large_{dtype}": ((3, 2), dtype) for dtype in DTYPES}
     config = Config("dtypes", Leaf((4,)), num_envs=2, columns=columns, capacity=60)
-    recording = Recording(config)
-    with config.create(path, codec=dict.fromkeys([*columns, "obs", "reward"], codec)) as buffer:
+    with recorded_in(config, path, codec=dict.fromkeys([*columns, "obs", "reward"], codec)) as (buffer, recording):
         assert buffer.schema.extra_columns[-1].name not in buffer.engine.streams.shown.log.resident
         recording.add(buffer, 23, commit=True)
         recording.check(buffer)
@@ -136,8 +135,7 @@ def test_special_values_keep_their_bits(path: str) -> None:
             got = read(f"{path}/streams/0/{name}")
             for shift in range(5):
                 want = np.roll(values, shift).tobytes()
-                assert got[shift, 0].tobytes() == want
-                assert flat(batch.obs)[0][shift].tobytes() == want
+                assert (got[shift, 0].tobytes(), flat(batch.obs)[0][shift].tobytes()) == (want, want)
 
 
 SCRIPT = """
@@ -156,9 +154,7 @@ print(group["streams/0"].attrs["diskreplay"]["tables"]["rows"][1])
 
 def test_another_process_reads_a_live_store_without_a_warning(path: str) -> None:
     config = Config("live", Leaf((3, 4)), num_envs=2, frame_stack=4)
-    recording = Recording(config)
-    with config.create(path) as buffer:
-        recording.add(buffer, 9)
+    recording = recorded_store(config, path, 9)
     with reopen(config, path) as buffer:
         recording.add(buffer, 2, commit=True)
         done = run(SCRIPT, path, 9, flags=("-W", "error"))
@@ -174,11 +170,10 @@ def test_the_whole_tree_is_zarr(path: str) -> None:
     """Every group and array can be listed from the top, with observations that nest and a checkpoint."""
     zarr = pytest.importorskip("zarr")
     config = next(config for config in CONFIGS if config.name == "dict")
-    with config.create(path) as buffer:
-        Recording(config).add(buffer, 20)
+    with recorded_in(config, path, 20) as (buffer, _):
         buffer.checkpoint("one")
-        group = zarr.open_group(path, mode="r")
-        members = {name for name, _ in group.members(max_depth=None)}
+    group = zarr.open_group(path, mode="r")
+    members = {name for name, _ in group.members(max_depth=None)}
     assert {
         "streams/0/obs/camera",
         "streams/0/obs/joints/0",
@@ -191,7 +186,6 @@ def test_the_whole_tree_is_zarr(path: str) -> None:
 
 def test_the_store_as_a_zarr_group(path: str) -> None:
     config = Config("group", Leaf((3,)), capacity=20)
-    with config.create(path) as buffer:
-        Recording(config).add(buffer, 9)
+    recorded_store(config, path, 9)
     with reopen(config, path) as buffer:  # closing has moved all rows to shards
         assert buffer.zarr()["streams/0/reward"][:9, 0].tolist() == buffer.get(np.arange(9)).reward.tolist()

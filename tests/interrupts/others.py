@@ -100,7 +100,7 @@ class Stamped(Program):
     def closed(self) -> bool:
         below = getattr(self.buffer, "store", None)
         below = self.buffer.engine if below is None or callable(below) else below
-        return bool(getattr(below, "engine", below).closed)
+        return bool(getattr(below, "engine", below).gate.closed)
 
     def look(self) -> None:
         found = self.read()
@@ -171,8 +171,7 @@ def stamps(*columns: Any) -> list[int]:
     firsts = [np.asarray(column, np.float64).reshape(len(column), -1) for column in columns]
     for column in firsts:
         assert (column == firsts[0][:, :1]).all(), f"a row has several stamps: {[list(c[:, 0]) for c in firsts]}"
-    found = firsts[0][:, 0].astype(int)
-    return sorted(found.tolist())
+    return sorted(firsts[0][:, 0].astype(int).tolist())
 
 
 class Rollout(Stamped):
@@ -457,8 +456,7 @@ class XuanceRollout(Stamped):
         for env in range(2):
             count = (ptr - self.buffer.start_ids[env]) % 8
             if found[-1] and not (count == 0 and size == 8):
-                finished = returns[-1, env].any()
-                assert finished == (count == 0), "a path is half finished"
+                assert returns[-1, env].any() == (count == 0), "a path is half finished"
         return found
 
 

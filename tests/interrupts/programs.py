@@ -16,6 +16,7 @@ Whatever else comes out of these is wrong.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import itertools
 import pathlib
@@ -373,7 +374,7 @@ class Replay(Program):
 
     @property
     def closed(self) -> bool:
-        return self.buffer is not None and self.buffer.engine.closed
+        return self.buffer is not None and self.buffer.engine.gate.closed
 
     def look(self) -> None:
         if self.buffer is None:
@@ -431,16 +432,9 @@ class Replay(Program):
 ALPHA, EPSILON = 0.6, 1e-6
 
 
-def proportional() -> Any:
-    return dr.Proportional(alpha=ALPHA, beta=0.4, epsilon=EPSILON)
-
-
-def by_environment() -> Any:
-    return dr.Proportional(alpha=ALPHA, beta=0.4, epsilon=EPSILON, by_env=True)
-
-
-def rank_based() -> Any:
-    return dr.RankBased(alpha=ALPHA, beta=0.4)
+proportional = functools.partial(dr.Proportional, alpha=ALPHA, beta=0.4, epsilon=EPSILON)
+by_environment = functools.partial(proportional, by_env=True)
+rank_based = functools.partial(dr.RankBased, alpha=ALPHA, beta=0.4)
 
 
 class Opening(Replay):
@@ -529,8 +523,7 @@ class Reading(Replay):
                 self.recording.add(self.buffer, count)
                 self.commit()
             behind = self.reader.stats()["streams"].get("0", {}).get("end") != self.log.end
-            changed = self.reader.refresh()
-            assert changed or not behind, "refresh() said False, and did not go on"
+            assert self.reader.refresh() or not behind, "refresh() said False, and did not go on"
             self.check_refreshed(self.reader)
 
     def check_refreshed(self, reader: Any) -> None:

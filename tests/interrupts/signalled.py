@@ -8,7 +8,6 @@ WORK:
     sample: draws by priority, and updates them.
     refresh: a reader beside a writer.
     threads: ``add``, while another thread samples and a loader reads ahead.
-    compile: the first draws by priority, with nothing compiled yet.
 
 ENDING:
     on: a notebook: each KeyboardInterrupt is caught, and the program goes on until so many came.
@@ -78,7 +77,7 @@ class Worker:
     def __init__(self, path: str, work: str, seed: int) -> None:
         self.path, self.work = path, work
         self.rng = np.random.default_rng(seed)
-        self.sampler = (dr.Proportional if seed % 2 else dr.RankBased) if work in ("sample", "compile") else dr.Uniform
+        self.sampler = (dr.Proportional if seed % 2 else dr.RankBased) if work == "sample" else dr.Uniform
         fresh = not pathlib.Path(path).exists()
         make = lives.create if fresh else dr.ReplayBuffer.open
         options = {name: value for name, value in OPTIONS.items() if fresh or name != "num_envs"}
@@ -131,9 +130,8 @@ class Worker:
 
     def once(self) -> None:
         """What is interrupted."""
-        if self.work in ("sample", "compile"):
-            batch = self.buffer.sample(16)
-            self.buffer.update_priorities(batch.index, self.rng.random(16))
+        if self.work == "sample":
+            self.buffer.update_priorities(self.buffer.sample(16).index, self.rng.random(16))
             self.add(1)
         elif self.work == "refresh":
             self.add(3)
@@ -185,7 +183,7 @@ def go_on(worker: Worker, sender: Sender, count: int) -> dict[str, Any]:
             rows += worker.check()
         except (StateError, ClosedError):
             reopened += 1
-            shown = worker.end if not worker.buffer.engine.closed else 0
+            shown = worker.end if not worker.buffer.engine.gate.closed else 0
             committed = worker.buffer.stats()["streams"].get("0", {}).get("committed", 0)
             try:
                 worker.buffer.close()
@@ -247,10 +245,9 @@ def main(path: str, work: str, ending: str, seed: str, count: str = "10") -> Non
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     rng = random.Random(int(seed))
     worker = Worker(path, work, int(seed))
-    if work not in ("compile",):
-        worker.once()
+    worker.once()
     number = signal.SIGINT if ending in ("on", "close") else signal.SIGTERM
-    sender = Sender(number, rng, 8.0 if work == "compile" else 0.03)
+    sender = Sender(number, rng, 0.03)
     worker.start_threads()
     print("ready", flush=True)
     outcome = go_on(worker, sender, int(count)) if ending == "on" else close_at_the_end(worker, sender)

@@ -145,9 +145,9 @@ def replay_operations() -> Iterator[Operation]:
     for name, config in (("vectors", VECTORS), ("stacks", FRAMES)):
         yield operation("refresh", name, Reading, config, [20, 7], Reading.refresh)
     yield operation("refresh", "with priorities", Reading, VECTORS, [20, 7], Reading.refresh, sampler=proportional)
-    for call in ("begin", "annotate", "annotate_old", "add", "commit", "select", "sample", "shuffled", "refresh"):
+    for call in telling.CALLS:
         yield operation("facts", call, telling.Telling, call)
-    for call in ("write", "write large", "commit", "add", "sample", "refresh"):
+    for call in writing.CALLS:
         yield operation("written later", call, writing.Writing, call)
     yield operation("refresh", "of nothing yet", Reading, VECTORS, [0, 3], Reading.refresh)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -77,25 +78,7 @@ class Telling(Shown):
             self.at = self.at + 1 + 10 * done
 
     def call(self) -> object:
-        match self.name:
-            case "begin":
-                return self.buffer.begin_episode(env=0, seed=99)
-            case "annotate":
-                return self.buffer.annotate_episode(env=1, success=True)
-            case "annotate_old":
-                return self.buffer.annotate_episode(self.buffer.episodes[1], success=True)
-            case "add":
-                return self.rows(1)
-            case "commit":
-                return self.buffer.commit()
-            case "select":
-                return self.buffer.select(WHERE)
-            case "sample":
-                return self.buffer.sample(5, within=self.selection)
-            case "shuffled":
-                return next(self.batches)
-            case _:
-                return self.reader.refresh()
+        return CALLS[self.name](self)
 
     def look(self) -> None:
         now = seen(self.buffer)
@@ -140,3 +123,16 @@ class Telling(Shown):
         self.buffer.begin_episode(seed=5)
         self.rows(1)
         assert [facts for _, _, facts in seen(self.buffer)[-2:]] == [{"seed": 5}, {"seed": 5}]
+
+
+CALLS: dict[str, Callable[[Telling], object]] = {
+    "begin": lambda told: told.buffer.begin_episode(env=0, seed=99),
+    "annotate": lambda told: told.buffer.annotate_episode(env=1, success=True),
+    "annotate_old": lambda told: told.buffer.annotate_episode(told.buffer.episodes[1], success=True),
+    "add": lambda told: told.rows(1),
+    "commit": lambda told: told.buffer.commit(),
+    "select": lambda told: told.buffer.select(WHERE),
+    "sample": lambda told: told.buffer.sample(5, within=told.selection),
+    "shuffled": lambda told: next(told.batches),
+    "refresh": lambda told: told.reader.refresh(),
+}

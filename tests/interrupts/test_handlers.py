@@ -23,6 +23,7 @@ from interrupts.handlers import SIGNALS, SUBJECTS, handled, run
 
 import diskreplay as dr
 from diskreplay import interrupts
+from diskreplay.engine import forks
 from diskreplay.errors import StateError
 from diskreplay.interrupts import Lock, held_back, undisturbed
 from diskreplay.ops.verify import verify
@@ -261,13 +262,20 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "clear": lambda rb: rb.clear(),
     "close": lambda rb: rb.close(),
 }
-WITHIN = {
-    "add": ("diskreplay.engine.row_buffers.RowBuffers.write", lambda rb: fill(rb, 1)),
-    "a row that goes on": ("diskreplay.engine.row_buffers.RowBuffers.add", lambda rb: add(rb, 2)),
-    "sample": ("diskreplay.sampling.priorities.Priorities._catch_up", lambda rb: (fill(rb, 1), rb.sample(2))),
+WITHIN: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "add": ("diskreplay.engine.row_buffers.RowBuffers.write", lambda rb: (rb.cut(), fill(rb, 1))),
+    "a row that goes on": (
+        "diskreplay.engine.row_buffers.RowBuffers.reserve",
+        lambda rb: rb.add([2.0] * 3, 1, 0.5, [3.0] * 3, False, False),
+    ),
+    "sample": (
+        "diskreplay.sampling.priorities.Priorities._catch_up",
+        lambda rb: (fill(rb, 1), rb.engine.read(rb.draws.draft, 2)),
+    ),
     "commit": ("diskreplay.storage.stream.StreamWriter.replace_record", lambda rb: (fill(rb, 1), rb.commit())),
     "checkpoint": ("diskreplay.storage.store.lay_out_checkpoint", lambda rb: rb.checkpoint("out")),
-}
+}  # fmt: skip
+"""What is called within a change that Python makes, and an operation that makes it."""
 ADDING = "add", "a row that goes on", "sample"
 
 
@@ -413,8 +421,6 @@ def test_a_fork_in_the_handler_of_a_fork(tmp_path: pathlib.Path, no_handlers: No
             statuses.append(forked(check))
 
         signal.signal(signal.SIGUSR1, fork_again)
-        from diskreplay.engine import forks
-
         original, sent = forks._take, []
 
         def take(*arguments: Any) -> Any:

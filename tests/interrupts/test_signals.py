@@ -12,23 +12,21 @@ from typing import Any
 
 import pytest
 from helpers import lives
-from helpers.effort import examples, places
+from helpers.effort import examples
 from helpers.patience import PATIENCE
 
 import diskreplay as dr
 from diskreplay.ops.verify import verify
 
 TESTS = pathlib.Path(__file__).parent.parent
-COMPILED = ["by rank", "proportional"][: places(2, "compilations that are interrupted")]
-"""By what the batches are sampled whose kernels are compiled; the seed chooses."""
 
 
-def start(path: str, work: str, ending: str, seed: int, count: int = 1, **environment: str) -> tuple[int, Any]:
+def start(path: str, work: str, ending: str, seed: int, count: int = 1) -> tuple[int, Any]:
     """Runs the program; its exit status and what it says in the end, None where it says nothing."""
     folders = [str(TESTS), str(TESTS.parent), str(TESTS.parent / "cli")]
     done = subprocess.run(
         [sys.executable, "-m", "interrupts.signalled", path, work, ending, str(seed), str(count)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]), **environment},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])},
         cwd=TESTS, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     lines = done.stdout.splitlines()
@@ -70,15 +68,3 @@ def test_what_is_left_after_one_signal(path: str, work: str, ending: str) -> Non
         else:
             assert outcome["wrong"] == []
         check_store(path, outcome["shown"] if outcome else 0)
-
-
-@pytest.mark.long("test_what_is_left_after_one_signal")
-@pytest.mark.parametrize("seed", range(len(COMPILED)), ids=COMPILED)
-def test_interrupted_while_it_compiles(path: str, tmp_path: pathlib.Path, seed: int) -> None:
-    for turn in range(examples(1)):
-        empty = tmp_path / f"cache-{turn}"
-        empty.mkdir()
-        status, outcome = start(path, "compile", "on", seed=seed + 2 * turn, count=2, NUMBA_CACHE_DIR=str(empty))
-        assert outcome["wrong"] == []
-        assert status == 0
-        check_store(path, outcome["shown"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -77,19 +78,7 @@ class Writing(Shown):
         self.buffer.write(name, self.rng.choice(self.buffer.items(), count), values)
 
     def call(self) -> object:
-        match self.name:
-            case "write":
-                return self.buffer.write("state", self.index, self.values)
-            case "write large":
-                return self.buffer.write("wide", self.index, self.values)
-            case "add":
-                return self.rows(1)
-            case "commit":
-                return self.buffer.commit()
-            case "sample":
-                return self.buffer.sample(5)
-            case _:
-                return self.reader.refresh()
+        return CALLS[self.name](self)
 
     def look(self) -> None:
         self.values[:] = 0  # they are the program's again
@@ -114,3 +103,13 @@ class Writing(Shown):
         self.at += 1000
         self.rows(1)
         self.write("state", 3)
+
+
+CALLS: dict[str, Callable[[Writing], object]] = {
+    "write": lambda it: it.buffer.write("state", it.index, it.values),
+    "write large": lambda it: it.buffer.write("wide", it.index, it.values),
+    "add": lambda it: it.rows(1),
+    "commit": lambda it: it.buffer.commit(),
+    "sample": lambda it: it.buffer.sample(5),
+    "refresh": lambda it: it.reader.refresh(),
+}

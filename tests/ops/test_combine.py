@@ -170,8 +170,7 @@ def test_dealing() -> None:
 def test_one_buffer_is_enough_for_both(path: str, tmp_path: pathlib.Path) -> None:
     """What was split can be merged, and sampled from."""
     store()(path)
-    parts = [result.path for result in split(path, [0.5])]
-    merge(tmp_path / "all", parts)
+    merge(tmp_path / "all", [result.path for result in split(path, [0.5])])
     with dr.ReplayBuffer.open(tmp_path / "all", seed=0) as buffer, dr.ReplayBuffer.open(path, mode="r") as before:
         assert len(buffer) == len(before)
         assert buffer.sample(8).obs.shape == (8, 5)

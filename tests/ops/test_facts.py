@@ -12,7 +12,6 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from formats.roundtrip import installed
 from helpers.commands import command
 from helpers.damage import flip
 from helpers.effort import stride
@@ -71,15 +70,12 @@ def test_inspect_counts_the_facts(store: pathlib.Path) -> None:
     found = inspect(store)
     assert found.episodes is not None
     assert (found.episodes.told, found.episodes.facts) == (6, {"seed": 6, "tags": 6, "note": 6})
-    info = next(column for column in found.columns if column.name == "info")
-    assert info.raw_bytes > 0
+    assert next(column for column in found.columns if column.name == "info").raw_bytes > 0
     assert found.health == ()
 
 
 @pytest.mark.parametrize("format_name", ["store", "minari", "minari-arrow"])
 def test_facts_go_out_and_come_in(store: pathlib.Path, tmp_path: pathlib.Path, format_name: str) -> None:
-    if format_name == "minari-arrow":
-        pytest.importorskip("pyarrow")
     out, back = tmp_path / "out-v0", tmp_path / "back.replay"
     assert export(store, out, format_name).lost == {}
     import_dataset(out, back)
@@ -115,7 +111,6 @@ def test_minari_has_the_seed_where_it_looks_for_it(store: pathlib.Path, tmp_path
 def test_facts_are_a_loss_where_there_is_no_place_for_them(
     store: pathlib.Path, tmp_path: pathlib.Path, name: str
 ) -> None:
-    installed(name)
     with pytest.raises(InputError, match=r"facts of episodes \(6\)"):
         export(store, tmp_path / "out", name)
     assert export(store, tmp_path / "out", name, allow_loss=True).lost["facts of episodes"] == 6

@@ -25,8 +25,7 @@ def test_facts(path: str) -> None:
         assert facts.transitions == len(buffer)
         episodes = buffer.episodes
     assert (facts.capacity, facts.streams[0].begin, facts.streams[0].end, facts.streams[0].num_envs) == (80, 20, 60, 2)
-    assert facts.health == ()
-    assert facts.frame_stack == {"obs": 3}
+    assert (facts.health, facts.frame_stack) == ((), {"obs": 3})
     complete = [e for e in episodes if e.complete_start and (e.terminated or e.truncated)]
     assert facts.episodes is not None
     assert facts.episodes.lengths is not None

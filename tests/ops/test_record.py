@@ -26,8 +26,7 @@ def test_one_environment(path: str) -> None:
     assert result.new_episodes > 3
     assert result.stored_bytes == sum(f.stat().st_size for f in pathlib.Path(path).rglob("*") if f.is_file())
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
-        assert len(buffer) == 300
-        assert buffer.schema.capacity == 1_000_000
+        assert (len(buffer), buffer.schema.capacity) == (300, 1_000_000)
         found = buffer.get(np.arange(300))
         ended = found.terminated | found.truncated
         assert ended.sum() == result.new_episodes
@@ -75,8 +74,7 @@ def test_lockstep_resets_are_no_transitions(path: str) -> None:
         ended = [episode for episode in buffer.episodes if episode.ended]
         assert result.new_episodes == len(ended) > 3
         assert all(episode.terminated and episode.complete_start for episode in ended)
-        resets = 402 - len(buffer)
-        assert result.new_episodes - 3 <= resets <= result.new_episodes
+        assert result.new_episodes - 3 <= 402 - len(buffer) <= result.new_episodes
         assert sum(episode.length for episode in buffer.episodes) == len(buffer)
     assert verify(path).ok
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from formats.roundtrip import installed
 from formats.roundtrip import read as episodes_of
 from gymnasium.spaces import Box
 from helpers.commands import command, said
@@ -46,7 +45,6 @@ def rewards(path: Any) -> list[float]:
 def test_every_format_has_the_column_as_reward(name: str, path: str, tmp_path: pathlib.Path) -> None:
     make(path)
     relabel(path, lambda episode: -1.0 - episode.reward, "shaped")
-    installed(name)
     out = tmp_path / f"out{ENDINGS.get(name, '')}"
     lost = export(path, out, name, reward_column="shaped", allow_loss=True).lost
     assert not [what for what in lost if "shaped" in what or "recorded_reward" in what]
@@ -97,8 +95,7 @@ def test_a_store_that_had_no_such_column_from_the_command_line(path: str, tmp_pa
     assert refused.exit_code == 2
     assert "12 of 12 transitions have no finite value of 'shaped'" in refused.output
     relabel(tmp_path / "copy", lambda episode: episode.reward + 1)
-    arguments = ["export", str(tmp_path / "copy"), str(tmp_path / "x.npz"), "--reward-column", "shaped"]
-    said(*arguments)
+    said("export", tmp_path / "copy", tmp_path / "x.npz", "--reward-column", "shaped")
     with np.load(tmp_path / "x.npz") as arrays:
         assert arrays["reward"].tolist() == [*range(1, 13)]
         assert arrays["extra/recorded_reward"].tolist() == [*range(12)]

@@ -30,8 +30,7 @@ def test_a_contact_sheet_holds_every_frame_and_the_final_one(path: str, tmp_path
     shown = show(path, out, episode=1, scale=1)
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
         episode = buffer.episodes[1]
-        ids = np.arange(episode.start, episode.stop) * 2 + episode.env
-        batch = buffer.get(ids)
+        batch = buffer.get(np.arange(episode.start, episode.stop) * 2 + episode.env)
     frames = [*batch.obs[:, -1], batch.next_obs[-1, -1]]
     assert (shown.frames, shown.length, shown.episode) == (len(frames), episode.length, 1)
     with Image.open(out) as sheet:

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -125,40 +126,31 @@ def test_a_flipped_byte_in_a_chunk(store: pathlib.Path) -> None:
     assert "chunk 6 of environment 1: the checksum does not match" in str(problem)
 
 
-def test_a_flipped_byte_in_an_index(store: pathlib.Path) -> None:
-    file = stream(store) / "obs" / "c.2.0.0.0"
+Damage = Callable[[pathlib.Path, int], object]
+SHARDS: dict[str, tuple[str, Damage, tuple[int, int], str]] = {
+    "a flipped byte in an index": ("obs/c.2.0.0.0", lambda file, size: flip(file, size - 10), (32, 48), "index"),
+    "a truncated last shard": (
+        "obs/c.3.0.0.0", lambda file, size: os.truncate(file, size - 7), (48, 64), "{} of its {} committed bytes"),
+    "a truncated full shard": ("obs/c.0.0.0.0", lambda file, size: os.truncate(file, 5), (0, 16), ""),
+    "a deleted shard": ("action/c.0.0", lambda file, size: file.unlink(), (0, 1024), "missing"),
+}  # fmt: skip
+OFFSETS: dict[str, Callable[[int], int]] = {
+    "a flipped byte in an index": lambda size: size - chunks.index_bytes(8), "a truncated full shard": lambda size: 0,
+}  # fmt: skip
+
+
+@pytest.mark.own_thresholds
+@pytest.mark.parametrize("name", SHARDS)
+def test_a_damaged_shard(store: pathlib.Path, name: str) -> None:
+    below, damage, rows, said = SHARDS[name]
+    file = stream(store) / below
     size = file.stat().st_size
-    flip(file, size - 10)
+    damage(file, size)
     problem = only(store)
-    assert (problem.column, problem.rows, problem.file) == ("obs", (32, 48), str(file))
-    assert problem.offset == size - chunks.index_bytes(8)
-    assert "index" in problem.what
-
-
-def test_a_truncated_last_shard(store: pathlib.Path) -> None:
-    file = stream(store) / "obs" / "c.3.0.0.0"
-    size = file.stat().st_size
-    with file.open("r+b") as handle:
-        handle.truncate(size - 7)
-    problem = only(store)
-    assert (problem.column, problem.rows, problem.file) == ("obs", (48, 64), str(file))
-    assert f"{size - 7} of its {size} committed bytes" in problem.what
-
-
-def test_a_truncated_full_shard(store: pathlib.Path) -> None:
-    file = stream(store) / "obs" / "c.0.0.0.0"
-    with file.open("r+b") as handle:
-        handle.truncate(5)
-    problem = only(store)
-    assert (problem.column, problem.rows, problem.file, problem.offset) == ("obs", (0, 16), str(file), 0)
-
-
-def test_a_deleted_shard(store: pathlib.Path) -> None:
-    file = stream(store) / "action" / "c.0.0"
-    file.unlink()
-    problem = only(store)
-    assert (problem.stream, problem.column, problem.file) == ("0", "action", str(file))
-    assert "missing" in problem.what
+    column = below.partition("/")[0]
+    assert (problem.stream, problem.column, problem.rows, problem.file) == ("0", column, rows, str(file))
+    assert name not in OFFSETS or problem.offset == OFFSETS[name](size)
+    assert said.format(size - 7, size) in problem.what
 
 
 @pytest.mark.own_thresholds
@@ -170,7 +162,7 @@ def test_every_problem_is_named(store: pathlib.Path) -> None:
     assert sorted((p.column, p.rows) for p in verify(store).problems) == [
         ("obs", (0, 4)),
         ("obs", (16, 32)),
-        ("reward", (0, 8192)),
+        ("reward", (0, 1024)),
     ]
 
 
@@ -245,7 +237,7 @@ def test_wrong_array_metadata(store: pathlib.Path, key: str, value: Any) -> None
     assert key in problem.what
 
 
-@pytest.mark.parametrize("name", ["streams/zarr.json", "checkpoints/zarr.json", "streams/0/patches/zarr.json"])
+@pytest.mark.parametrize("name", ["streams/zarr.json", "checkpoints/zarr.json", "streams/0/cuts/zarr.json"])
 def test_missing_or_foreign_groups(store: pathlib.Path, name: str) -> None:
     (store / name).unlink()
     assert only(store).file == str(store / name)
@@ -361,6 +353,8 @@ def test_checkpoints_of_one_end_and_other_windows(path: str) -> None:
         buffer.clear()
         buffer.checkpoint("b")
     assert verify(path).problems == ()
+    dr.ReplayBuffer.open(path, checkpoint="a").close()
+    assert verify(path).problems == (), "what was cleared is there again"
 
 
 # Chunks with the right checksum that break a rule: forged where the column is not compressed.

@@ -114,8 +114,7 @@ def test_stores_are_merged_split_and_edited(path: str, tmp_path: pathlib.Path) -
     want = rows(path)
     combine.merge(tmp_path / "both", [path, path])
     assert rows(tmp_path / "both") == sorted(want + want)
-    parts = combine.split(path, [0.5], [tmp_path / "a", tmp_path / "b"])
-    assert len(parts) == 2
+    assert len(combine.split(path, [0.5], [tmp_path / "a", tmp_path / "b"])) == 2
     assert sorted(rows(tmp_path / "a") + rows(tmp_path / "b")) == want
     found = convert.export(path, tmp_path / "whole", "store")
     assert found.raw_bytes == 24 * (2 * 48 * 64 * 3 + 8 + 8 + 4 + 2)  # frames, a number, an action, reward and flags
@@ -200,8 +199,7 @@ def test_mixtures_show_frames_of_both(path: str, tmp_path: pathlib.Path) -> None
     make(tmp_path / "two", clip("vp9", count=25, seed=2), extra=False)
     frames = [np.stack(clip(count=25).shown), np.stack(clip("vp9", count=25, seed=2).shown)]
     with dr.ReplayBuffer.open(path) as one, dr.ReplayBuffer.open(tmp_path / "two") as two:
-        mixture = dr.Mixture([one, two])
-        batch = mixture.sample(24)
+        batch = dr.Mixture([one, two]).sample(24)
         at = batch.obs["at"][:, 0]
         assert all(
             any(np.array_equal(shown, of[number]) for of in frames)
@@ -233,8 +231,7 @@ def tiles(sheet: pathlib.Path, count: int) -> list[np.ndarray]:
     """The pictures of a contact sheet, row by row."""
     with Image.open(sheet) as picture:
         whole = np.asarray(picture.convert("RGB"))
-    across = (whole.shape[1] - GAP_PIXELS) // (64 + GAP_PIXELS)
-    places = [divmod(at, across) for at in range(count)]
+    places = [divmod(at, (whole.shape[1] - GAP_PIXELS) // (64 + GAP_PIXELS)) for at in range(count)]
     return [
         whole[GAP_PIXELS + row * (48 + GAP_PIXELS) :, GAP_PIXELS + column * (64 + GAP_PIXELS) :][:48, :64]
         for row, column in places
@@ -308,8 +305,7 @@ def test_the_page_shows_each_camera(path: str, tmp_path: pathlib.Path) -> None:
     told = {one.name: (one.shape, one.space) for one in overview(source).schema}
     assert told["obs/camera"] == told["wrist"] == ((48, 64, 3), "h264, 64 x 48, 30 fps")
     assert not [one for one in overview(source).distributions if "camera" in one.name]
-    written = report(path, tmp_path / "a.html", episodes=[0])
-    assert written.left_out == ()
+    assert report(path, tmp_path / "a.html", episodes=[0]).left_out == ()
     assert (tmp_path / "a.html").read_text().count("data:image/png") >= 2
 
 
@@ -342,8 +338,7 @@ def test_damaged_packets_leave_out_their_frames_alone(path: str, monkeypatch: py
 
     monkeypatch.setattr(LogRows, "values", broken)
     source = Snapshot(path)
-    strip = report_episode.strip(source, source.episodes[1], "obs/camera", 0, 1, 100)
-    assert strip.damaged == (2,)
+    assert report_episode.strip(source, source.episodes[1], "obs/camera", 0, 1, 100).damaged == (2,)
 
 
 def test_inspect_tells_codec_size_and_compression_against_the_pictures(path: str) -> None:

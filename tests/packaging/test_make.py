@@ -39,7 +39,7 @@ exec {sys.executable} "$@"
 def test_what_is_missing_is_said_in_one_line(
     tmp_path: pathlib.Path, python: str | None, says: str, target: str
 ) -> None:
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "hatch_build.py"):
         shutil.copy(ROOT / name, tmp_path)
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -83,8 +83,7 @@ def _printed(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_make_alone_lists_every_target_with_a_sentence() -> None:
     (line,) = re.findall(r"^\.PHONY: (.*)", (ROOT / "Makefile").read_text(), re.M)
     done = _printed()
-    assert done.returncode == 0
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == _printed("help").stdout
     listed = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line.startswith("  "))
     assert list(listed) == line.split()

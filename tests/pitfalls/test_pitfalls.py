@@ -164,11 +164,10 @@ def test_a_pickle_does_not_hold_the_rows_again(path: str) -> None:
     def check(pickled: bytes, rows: int) -> None:
         assert len(pickled) < 2 * rows
 
-    rb = dr.ReplayBuffer.create(path, FRAME, ARM, capacity=100, num_envs=4, **SLOWLY)
-    frames = np.random.default_rng(0).integers(0, 255, (4, 84, 84), np.uint8)
-    for _ in range(8):
-        rb.add(frames, np.zeros(4, int), np.zeros(4), frames, np.ones(4, bool), np.zeros(4, bool))
-    rb.close()
+    with dr.ReplayBuffer.create(path, FRAME, ARM, capacity=100, num_envs=4, **SLOWLY) as rb:
+        frames = np.random.default_rng(0).integers(0, 255, (4, 84, 84), np.uint8)
+        for _ in range(8):
+            rb.add(frames, np.zeros(4, int), np.zeros(4), frames, np.ones(4, bool), np.zeros(4, bool))
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         ours = pickle.dumps(reader)
         both(check, (ours, 32 * 84 * 84), (pickle.dumps(naive.PickledViews(4, 8)), 32 * 84 * 84))
@@ -382,8 +381,7 @@ def test_beginning_to_collect_erases_nothing(path: str) -> None:
 
 def test_a_resumed_pass_has_each_item_once_and_in_order() -> None:
     def check(before: list[int], after: list[int], whole: list[int]) -> None:
-        assert sorted(before + after) == list(range(64))
-        assert before + after == whole
+        assert (sorted(before + after), before + after) == (list(range(64)), whole)
 
     ours, again = RankedPass(64, 4, seed=3), RankedPass(64, 4, seed=3)
     whole = np.concatenate(list(RankedPass(64, 4, seed=3))).tolist()

@@ -12,27 +12,25 @@ import sys
 
 import numpy as np
 
-from diskreplay.reading import kernel
+from diskreplay.native import core
+from diskreplay.reading import compiled
 from diskreplay.schema.columns import Codec
 from diskreplay.storage import chunks
 
 CODECS = [Codec("lz4hc", 4), Codec("lz4", 1), Codec("zstd", 1), Codec("none")]
 GUARD = 64
 """Bytes around all that is written to, which nobody may touch."""
-MARK = np.uint64(0xA5A5A5A5A5A5A5A5)
+MARK = 0xA5
 
 
 def guarded(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Words that hold ``size`` bytes, and all around them."""
-    words = size // 8 + 1
-    around = np.full(words + 2 * GUARD // 8, MARK, np.uint64)
-    return around[GUARD // 8 : -GUARD // 8], around
+    """Room for ``size`` bytes, and all around it."""
+    around = np.full(size + 2 * GUARD, MARK, np.uint8)
+    return around[GUARD:-GUARD], around
 
 
 def intact(around: np.ndarray) -> bool:
-    return bool(
-        (around[: GUARD // 8] == around[0]).all() and (around[-GUARD // 8 :] == np.uint64(0xA5A5A5A5A5A5A5A5)).all()
-    )
+    return bool((around[:GUARD] == MARK).all() and (around[-GUARD:] == MARK).all())
 
 
 def mutate(body: bytes, rng: np.random.Generator) -> bytes:
@@ -83,11 +81,12 @@ def main() -> None:
         encoded, around_encoded = guarded(values.nbytes + chunks.OVERHEAD_BYTES)
         decoded, around_decoded = guarded(values.nbytes)
         batch, around_batch = guarded(taken * width)
-        out = batch.view(np.uint8)[: taken * width].reshape(1, -1)
+        out = batch.reshape(1, -1)
         with file.open("rb") as opened:
-            done = kernel.read(
-                np.array([opened.fileno()]), np.array([[0], [0], [row], [taken], [0], [0]]),
-                np.array([[0], [0], [len(data)]]), 0, 1, rows, width, codec.name == "none", encoded, decoded, out,
+            done = core.read(
+                compiled.CALLS, np.array([opened.fileno()]),
+                np.array([[0, 0, row, taken, 0, 0, 0, 0, 0, len(data), 0, 0]]),
+                0, 1, rows, width, codec.name == "none", encoded, decoded, out,
             )  # fmt: skip
         assert intact(around_encoded), f"{number}: it wrote beside the encoded chunk"
         assert intact(around_decoded), f"{number}: it wrote beside the decoded chunk"

@@ -13,12 +13,11 @@ from helpers.line import OPEN, add, create
 import diskreplay as dr
 from diskreplay.errors import CorruptionError
 from diskreplay.index.log import StreamLog
-from diskreplay.ops import verify as verifying
 from diskreplay.ops.inspect import inspect
 from diskreplay.ops.verify import verify
 from diskreplay.reading import bytelog
 from diskreplay.schema import columns as schema
-from diskreplay.schema.columns import CHOSEN, LOGS, Column, Schema
+from diskreplay.schema.columns import CHOSEN, Column, Schema
 from diskreplay.storage import commit
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.store import Store
@@ -88,7 +87,6 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has stores keep a tally; all that a kind of log must be entered in."""
     column = Column(TALLY, (), np.dtype(np.uint8), CHOSEN)
     logs = cast(Any, Schema.logs).fget
-    monkeypatch.setattr(verifying, "LOGS", (*LOGS, TALLY))
     monkeypatch.setattr(commit, "TABLES", (*commit.TABLES, "tally"))
     monkeypatch.setattr(schema.Schema, "logs", property(lambda self: {**logs(self), TALLY: column}))
     monkeypatch.setitem(bytelog.CONTENTS, TALLY, lambda schema, log: Tally(log))
@@ -104,9 +102,8 @@ def tally(buffer: dr.ReplayBuffer) -> Tally:
 
 
 @pytest.mark.usefixtures("known")
-def test_a_third_kind_of_log_is_its_content_alone(tmp_path: pathlib.Path) -> None:
+def test_a_third_kind_of_log_is_its_content_alone(path: str) -> None:
     """Commits, readers beside them, reopening and going back to a checkpoint thread it through."""
-    path = tmp_path / "a"
     wanted: dict[int, int] = {}
     durable = half = wanted
     with create(path, 20) as buffer:
@@ -143,8 +140,7 @@ def test_a_third_kind_of_log_is_its_content_alone(tmp_path: pathlib.Path) -> Non
 
 
 @pytest.mark.usefixtures("known")
-def test_what_a_third_kind_of_log_may_not_say_is_found(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "a"
+def test_what_a_third_kind_of_log_may_not_say_is_found(path: str) -> None:
     with create(path, 20) as buffer:
         add(buffer)
         tally(buffer).new = {3: 2000}

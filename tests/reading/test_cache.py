@@ -13,9 +13,11 @@ from helpers.model import Leaf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from diskreplay.native import core
 from diskreplay.reading import cache as cache_module
-from diskreplay.reading import compiled
+from diskreplay.reading import gather
 from diskreplay.reading.cache import CachedColumn, ChunkCache
+from diskreplay.reading.target import Target
 from diskreplay.schema.columns import Codec, StoredColumn
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.local_files import LocalFiles
@@ -37,8 +39,16 @@ def column() -> ColumnReader:
     schema = build(to_space(Leaf((WIDTH,))), action, capacity=90, num_envs=ENVS, chunk_rows=2, shard_rows=4)
     stored = StoredColumn.of(schema.obs_columns[0], 2, 4, 1, Codec())
     reader = ColumnReader(LocalFiles(), "nowhere", "0", stored, ENVS)
-    reader.entries.reserve(64)
     return reader
+
+
+def kept(cache: ChunkCache, reader: ColumnReader, chunk: int, group: int) -> np.ndarray:
+    """The values of a chunk that is cached."""
+    chunks, out = core.Chunks(cache, [reader]), Target(np.zeros((1, 2, WIDTH), np.uint8))
+    found = chunks.rows(0, np.array([[0, group, 2 * chunk, 2 * chunk + 1, 2 * chunk]]).T.copy())
+    assert found[2].size, "it is not cached"
+    gather.plan(chunks, found, out)
+    return out.first[0]
 
 
 def values(chunk: int, group: int) -> np.ndarray:
@@ -87,7 +97,7 @@ def test_what_is_found_is_what_was_put(operations: list[tuple[str, int, int]], b
                 slot = int(cached.find(np.array([c]), np.array([g]))[0])
                 assert (slot >= 0) == ((c, g) in held)
                 if slot >= 0:
-                    np.testing.assert_array_equal(cached.values(slot), values(c, g))
+                    np.testing.assert_array_equal(kept(cache, reader, c, g), values(c, g))
 
 
 @given(
@@ -100,11 +110,10 @@ def test_what_is_found_is_what_was_put(operations: list[tuple[str, int, int]], b
 )  # fmt: skip
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 def test_runs_and_their_keys_take_what_the_budget_says(operations: list[tuple[str, int, int]], budget: int) -> None:
-    assert compiled.KERNEL.now() is not None
     reader, cache = column(), ChunkCache(budget)
     held: set[tuple[int, int]] = set()
     everything = [(c, g) for c in range(21) for g in range(ENVS)]
-    with mock.patch.object(cache_module, "LEAST_ITEM_BYTES", 1), mock.patch.object(cache_module, "KEY_ROWS", 8):
+    with mock.patch.object(cache_module, "LEAST_ITEM_BYTES", 1), mock.patch.object(cache_module, "MOST_KEYS", 2):
         for operation, chunk, group in operations:
             if operation == "put":
                 cache.put(reader, chunk, group, near(chunk, group))
@@ -126,8 +135,7 @@ def test_runs_and_their_keys_take_what_the_budget_says(operations: list[tuple[st
             assert stats["runs"]["rows"] + stats["raw"]["rows"] == 2 * len(held)
             for c, g in held:
                 assert cached is not None
-                slot = int(cached.find(np.array([c]), np.array([g]))[0])
-                np.testing.assert_array_equal(cached.values(slot), near(c, g))
+                np.testing.assert_array_equal(kept(cache, reader, c, g), near(c, g))
         cache.forget(reader)
         assert cache.used_bytes == 0
 
@@ -147,7 +155,6 @@ def test_a_slot_taken_by_the_same_chunk_of_another_environment() -> None:
 @pytest.mark.own_thresholds
 def test_a_small_share_of_the_window_is_not_worth_it() -> None:
     """For what is kept raw; what is kept as runs stays."""
-    assert compiled.KERNEL.now() is not None
     size = values(1, 0).nbytes
     reader, cache = column(), ChunkCache(2 * size)
     cache.put(reader, 1, 0, values(1, 0))
@@ -183,17 +190,17 @@ def test_a_column_that_comes_while_the_cache_is_counted(monkeypatch: pytest.Monk
 def test_a_chunk_that_cannot_be_decoded_leaves_no_trace() -> None:
     reader, cache = column(), ChunkCache(1000)
 
-    def decode(which: int, slot: np.ndarray) -> None:
-        if which == 1:
+    def decode(place: Any, out: np.ndarray, chunk: int) -> None:
+        if chunk == 1:
             raise OSError("damaged")
-        slot[...] = values(which, 0)
+        out[...] = values(chunk, 0)
 
-    with pytest.raises(OSError, match="damaged"):
-        cache.fill(reader, np.array([0, 1, 2]), np.array([0, 0, 0]), decode)
+    with mock.patch.object(reader, "decode", decode), pytest.raises(OSError, match="damaged"):
+        cache.fill(reader, np.array([0, 1, 2]), np.array([0, 0, 0]), [(mock.Mock(), 0, 0)] * 3)
     cached = cache.column(reader)
     assert cached is not None
     assert (cached.find(np.array([0, 1, 2]), np.array([0, 0, 0])) >= 0).tolist() == [True, False, False]
     assert cache.used_bytes == reader.decoded_bytes
     with kept_raw():
         cache.put(reader, 1, 0, values(1, 0))
-    np.testing.assert_array_equal(cached.values(int(cached.find(np.array([1]), np.array([0]))[0])), values(1, 0))
+    np.testing.assert_array_equal(kept(cache, reader, 1, 0), values(1, 0))

@@ -5,14 +5,12 @@ import numpy as np
 import pytest
 
 import diskreplay as dr
-from diskreplay.reading import compiled
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("frame_stack", [1, 4])
 def test_all_samples_have_a_patch(tmp_path, frame_stack):
-    assert compiled.KERNEL.now() is not None
     space = gymnasium.spaces.Box(0, 255, (40, 40), np.uint8)
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 255, (200, 2, 40, 40), np.uint8)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from helpers.configs import Config
 from helpers.model import Leaf
-from helpers.recording import Recording
+from helpers.recording import Recording, recorded_in
 from helpers.testing import FaultyFiles, Operation
 
 import diskreplay as dr
@@ -59,8 +59,7 @@ def test_a_reader_keeps_up_however_often_the_window_turns(path: str) -> None:
 
 def test_a_reader_says_when_the_writer_outruns_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_stream, "OUTRUN_SECONDS", -1.0)
-    recording = Recording(PLAIN)
-    with PLAIN.create(path) as buffer:
+    with recorded_in(PLAIN, path) as (buffer, recording):
         replace_window(recording, buffer)
         with pytest.raises(EvictedError, match="replaces its window, rows 20 to 32, faster than it can be read"):
             dr.ReplayBuffer.open(path, mode="r", files=Racing(lambda: replace_window(recording, buffer)))

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from collections.abc import Iterator
 from unittest import mock
 
 import numpy as np
 import pytest
 from helpers.configs import CONFIGS, WIDE, Config
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, recorded_in, reopen
 from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, content
 
-import diskreplay as dr
+from diskreplay.buffers.draws import Draws
 from diskreplay.errors import NotEnoughDataError
-from diskreplay.reading import planner
+from diskreplay.native import core
 from diskreplay.reading.reads import Reads
-from diskreplay.reading.resident import ResidentTable
 from diskreplay.reading.samples import Samples
 from diskreplay.schema.columns import START, TERMINATED
 
 
-def by_numpy() -> Any:
-    return mock.patch.object(ResidentTable, "gather", return_value=None)
+@contextlib.contextmanager
+def by_numpy() -> Iterator[None]:
+    with (
+        mock.patch.object(Draws, "at_once", return_value=None),
+        mock.patch.object(Samples, "gather", return_value=None),
+    ):
+        yield
 
 
 @pytest.mark.long(quick=6)
@@ -54,10 +59,9 @@ def test_batches_have_the_same_bits(path: str, config: Config) -> None:
 def test_every_array_is_given_out_once(path: str) -> None:
     """A view may ask for a column twice, and write into one of its arrays."""
     config = CONFIGS[0]
-    with config.create(path) as buffer:
-        Recording(config).add(buffer, 12)
+    with recorded_in(config, path, 12) as (buffer, _):
         streams = buffer.engine.streams
-        samples = Samples(buffer.schema, streams.all, buffer.sample(5).index, reads=Reads(tables=streams.tables))
+        samples = Samples(buffer.schema, streams.all, buffer.sample(5).index, reads=Reads(addresses=streams.addresses))
         samples.gather()
         for name in (TERMINATED, START, "obs"):
             one, other = samples.resident(name), samples.resident(name)
@@ -67,21 +71,17 @@ def test_every_array_is_given_out_once(path: str) -> None:
 
 def test_small_batches_are_copied_compiled_and_large_by_numpy(path: str) -> None:
     config = CONFIGS[0]
-    with config.create(path) as buffer:
-        Recording(config).add(buffer, 12)
-        tables = buffer.engine.streams.tables
-        assert tables is not None
-        place, none = np.arange(2500), np.zeros(2500, np.int64)
-        rows = none + tables.streams[0].log.begin
-        with mock.patch.object(planner, "gather", wraps=planner.gather) as compiled:
-
-            def gather(count: int, size: int) -> Any:
-                ids, to = rows[:count], place[:count]
-                return tables.resident.gather(tables.logs.facts, tables.drawn(ids), ids, to, size, partial=False)
-
-            assert gather(8, 8) is not None
-            assert compiled.call_count == 1
-            assert gather(2500, 1 << 20) is None
-            assert compiled.call_count == 1
-            assert isinstance(buffer.sample(3), dr.Batch)
-            assert compiled.call_count == 2
+    with recorded_in(config, path, 12) as (buffer, _):
+        where = buffer.engine.streams.addresses
+        assert where is not None
+        assert where.rows is not None
+        ids = np.full(1 << 16, where.streams[0].log.first_id)
+        place = np.arange(len(ids))
+        found = where.rows.gather(ids[:8], place[:8], 8)
+        assert found is not None
+        assert {"obs", core.NEXT_OWN + "obs", TERMINATED} < found.keys()
+        assert where.rows.gather(ids, place, len(ids)) is None
+        assert where.rows.gather(ids[:8] + (1 << 40), place[:8], 8) is None
+        for wrong in (np.array([8]), np.array([-1]), np.array([1 << 62]), np.array([0, 1])):
+            with pytest.raises(IndexError, match="has a place"):
+                where.rows.gather(ids[:1], wrong, 8)

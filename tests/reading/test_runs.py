@@ -14,9 +14,10 @@ from gymnasium import spaces
 from helpers import residency
 from helpers.effort import examples
 from helpers.fuzzing import fuzzed
-from reading.test_plain import compare, counted
+from reading.test_frames import compare, counted
 
 import diskreplay as dr
+from diskreplay.native import core
 from diskreplay.reading import cache, compiled
 
 Frames = np.ndarray
@@ -24,9 +25,9 @@ ROWS = 90
 
 
 @contextlib.contextmanager
-def small_keys() -> Iterator[None]:
-    """Chunks and keys of few rows, so that there are many."""
-    with mock.patch.object(cache, "KEY_ROWS", 16), mock.patch.object(cache, "LEAST_ITEM_BYTES", 100):
+def few_keys() -> Iterator[None]:
+    """Few keys of small values, so that some are given up."""
+    with mock.patch.object(cache, "MOST_KEYS", 2), mock.patch.object(cache, "LEAST_ITEM_BYTES", 100):
         yield
 
 
@@ -72,10 +73,10 @@ CASES: dict[str, tuple[Frames, int, int, str]] = {
     "colour, channels last": (game((11, 13, 3), np.uint8, ROWS + 1), 3, 1, "runs"),
     "one row a chunk": (game((20, 20), np.uint8, ROWS + 1), 1, 2, "runs"),
     "floats": (game((9, 7), np.float32, ROWS + 1), 4, 2, "runs"),
-    "integers of 8 bytes": (game((30,), np.int64, ROWS + 1), 4, 1, "runs"),
-    "longer than a run can be": (game((70_001,), np.uint8, ROWS + 1), 1, 1, "runs"),
+    "integers of 8 bytes": (game((60,), np.int64, ROWS + 1), 4, 1, "runs"),
+    "longer than a run can skip": (game((70_001,), np.uint8, ROWS + 1), 1, 1, "runs"),
     "noise": (noise((20, 21), np.uint8, ROWS + 1), 4, 4, "raw"),
-    "noise, longer than a run can be": (noise((70_001,), np.uint8, ROWS + 1), 1, 1, "raw"),
+    "noise, longer than a run can skip": (noise((70_001,), np.uint8, ROWS + 1), 1, 1, "raw"),
     "noise of floats": (np.random.default_rng(1).random((ROWS + 1, 9, 7), np.float32), 1, 1, "raw"),
     "small": (game((40,), np.uint8, ROWS + 1), 4, 1, "raw"),
 }
@@ -95,8 +96,7 @@ def created(path: str, frames: Frames, chunk_rows: int, stack: int, **options: A
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_kept_in_which_form(path: str, case: str) -> None:
     frames, chunk_rows, stack, form = CASES[case]
-    assert compiled.KERNEL.now() is not None
-    with small_keys():
+    with few_keys():
         with created(path, frames, chunk_rows, stack) as buffer:
             added(buffer, frames, 0, ROWS)
         with dr.ReplayBuffer.open(path, mode="r", seed=0) as buffer:
@@ -123,7 +123,7 @@ def test_as_from_the_disk(path: str, case: str, cache_bytes: int | None) -> None
     """All views, beside rows that no commit holds, eviction, a fork, a refresh, going back."""
     frames, chunk_rows, stack, _ = CASES[case]
     options = {"cache_bytes": cache_bytes}
-    with small_keys(), counted() as planned, created(path, frames, chunk_rows, stack, capacity=40, **options) as buffer:
+    with few_keys(), counted() as planned, created(path, frames, chunk_rows, stack, capacity=40, **options) as buffer:
         added(buffer, frames, 0, 30)
         compare(buffer, planned)
         buffer.checkpoint("back")
@@ -147,7 +147,7 @@ def test_as_from_the_disk(path: str, case: str, cache_bytes: int | None) -> None
             compare(reader, planned)
             used = reader.stats()["cache_used_bytes"]
             assert used <= (reader.stats()["cache_bytes"] if cache_bytes is None else cache_bytes)
-    with small_keys(), counted(), dr.ReplayBuffer.open(path, checkpoint="back", **options) as buffer:
+    with few_keys(), counted(), dr.ReplayBuffer.open(path, checkpoint="back", **options) as buffer:
         compare(buffer, planned)
         other = game(frames.shape[1:], frames.dtype, ROWS + 1)[::-1]
         frames = np.concatenate([frames[:30], other[30:]])
@@ -156,32 +156,6 @@ def test_as_from_the_disk(path: str, case: str, cache_bytes: int | None) -> None
         buffer.commit()
         compare(buffer, planned)
         assert planned
-
-
-@pytest.mark.own_thresholds
-def test_batches_of_an_odd_layout_are_made_of_runs_in_python(path: str) -> None:
-    frames = CASES["grey"][0]
-    with small_keys(), counted(), created(path, frames, 4, 1, num_envs=1) as buffer:
-        added(buffer, frames, 0, ROWS)
-        buffer.commit()
-        check(buffer, frames)
-        before = buffer.stats()["cache"]["runs"]["hit_rate"]
-        with mock.patch.object(compiled, "take", return_value=(0, 0)):
-            check(buffer, frames)
-        assert buffer.stats()["cache"]["runs"]["hit_rate"] > before
-
-
-@pytest.mark.own_thresholds
-def test_without_compiled_code_frames_are_kept_raw(path: str) -> None:
-    frames = CASES["grey"][0]
-    missing = mock.patch.multiple(compiled.KERNEL, code=None, missing=True)
-    with missing, created(path, frames, 4, 1) as buffer:
-        added(buffer, frames, 0, ROWS)
-        buffer.commit()
-        check(buffer, frames)
-        found = buffer.stats()["cache"]
-        assert found["raw"]["rows"]
-        assert not found["runs"]["rows"]
 
 
 @pytest.mark.own_thresholds
@@ -199,6 +173,11 @@ def test_what_does_not_shrink_is_not_tried_for_ever(path: str) -> None:
                 check(buffer, frames)
         assert tried == pack.call_count >= cache.FIRST_TRIED
         assert buffer.stats()["cache"]["raw"]["rows"] == 0
+
+
+def test_values_narrower_than_a_run_make_none() -> None:
+    rows, block = np.arange(28, dtype=np.uint8).reshape(4, 7), np.empty(1000, np.uint8)
+    assert core.pack(rows, rows[0], block) == 0
 
 
 @pytest.mark.long

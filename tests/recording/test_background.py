@@ -57,13 +57,12 @@ def test_rows_are_those_of_recording_without_a_thread(path: str, queue_rows: int
 
 
 def test_what_is_flushed_is_in_the_buffer_and_on_disk(path: str) -> None:
-    env = record(path)
-    drive(env, 8)
-    env.flush()
-    assert len(env.buffer) == 8
-    with dr.ReplayBuffer.open(path, mode="r") as reader:
-        assert places(reader) == places(env.buffer)
-    env.close()
+    with record(path) as env:
+        drive(env, 8)
+        env.flush()
+        assert len(env.buffer) == 8
+        with dr.ReplayBuffer.open(path, mode="r") as reader:
+            assert places(reader) == places(env.buffer)
     env.close()
     for call in (env.reset, lambda: env.step(ACTION), env.flush, lambda: env.begin_episode(seed=1)):
         with pytest.raises(ClosedError):
@@ -157,16 +156,15 @@ def test_an_error_says_what_was_kept_and_episodes_go_on(path: str) -> None:
 
 def test_after_an_error_no_step_goes_on_by_flags(path: str) -> None:
     """What comes behind a hole must not be taken for its continuation."""
-    env = fails(record(path, 50, continuity="flags"))
-    walk(env, 1)
-    with held(env.buffer.engine.write_lock):
-        for action in (BAD, ACTION, ACTION):
-            env.step(action)
-    env.buffer.engine.settle()
-    with pytest.raises(StateError):
-        env.flush()
-    walk(env, 1)
-    env.close()
+    with fails(record(path, 50, continuity="flags")) as env:
+        walk(env, 1)
+        with held(env.buffer.engine.write_lock):
+            for action in (BAD, ACTION, ACTION):
+                env.step(action)
+        env.buffer.engine.settle()
+        with pytest.raises(StateError):
+            env.flush()
+        walk(env, 1)
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert [episode.length for episode in reader.episodes] == [1, 1]
 
@@ -227,17 +225,16 @@ def test_what_is_wrong_is_refused_by_its_own_step(path: str, error: str, video: 
     if video:
         pytest.importorskip("av", reason="encoding video needs PyAV")
         more["video"] = {"front": dr.Video("h264", 64, 48)}
-    env = dr.Record(Wrong(50), path, background=True, **more)
-    walk(env, 3)
-    env.unwrapped.wrong = WRONG[error]
-    with pytest.raises(InputError, match=error) as told:
-        env.step(WRONG[error].get("action", ACTION))
-    assert not getattr(told.value, "__notes__", None), "no other step is lost"
-    env.unwrapped.wrong = {}
-    with pytest.raises(ResetNeeded):
-        env.step(ACTION)
-    walk(env, 1)
-    env.close()
+    with dr.Record(Wrong(50), path, background=True, **more) as env:
+        walk(env, 3)
+        env.unwrapped.wrong = WRONG[error]
+        with pytest.raises(InputError, match=error) as told:
+            env.step(WRONG[error].get("action", ACTION))
+        assert not getattr(told.value, "__notes__", None), "no other step is lost"
+        env.unwrapped.wrong = {}
+        with pytest.raises(ResetNeeded):
+            env.step(ACTION)
+        walk(env, 1)
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert reader.get(np.arange(4)).obs["state"].tolist() == [[1, 0], [1, 1], [1, 2], [2, 0]]
         assert [episode.length for episode in reader.episodes] == [3, 1]
@@ -265,39 +262,36 @@ def test_wrong_arguments_make_no_store(path: str) -> None:
 
 
 def test_samples_are_true_while_it_records(path: str) -> None:
-    env = record(path, 9, capacity=30, commit_rows=5, seed=0)
-    for _ in range(8):
-        env.reset()
-        for _ in range(9):
-            env.step(ACTION)
-            if len(env.buffer) > 8:
-                batch = env.buffer.sample(8)
-                assert (batch.next_obs["front"] - batch.obs["front"] == 1).all()
-                np.testing.assert_array_equal(batch.next_obs["state"], batch.obs["state"] + np.array([0, 1]))
-    env.flush()
-    env.buffer.checkpoint("now")
-    assert len(env.buffer) == 30
-    env.close()
+    with record(path, 9, capacity=30, commit_rows=5, seed=0) as env:
+        for _ in range(8):
+            env.reset()
+            for _ in range(9):
+                env.step(ACTION)
+                if len(env.buffer) > 8:
+                    batch = env.buffer.sample(8)
+                    assert (batch.next_obs["front"] - batch.obs["front"] == 1).all()
+                    np.testing.assert_array_equal(batch.next_obs["state"], batch.obs["state"] + np.array([0, 1]))
+        env.flush()
+        env.buffer.checkpoint("now")
+        assert len(env.buffer) == 30
 
 
 # Ends
 
 
 def test_closing_the_buffer_itself_keeps_what_waits(path: str) -> None:
-    env = record(path)
-    env.reset()
-    with held(env.buffer.engine.write_lock):
-        walk(env, 3, reset=False)
-    env.buffer.close()
-    with pytest.raises(ClosedError):
-        env.step(ACTION)
-    env.close()
-    again = dr.Record(Robot(), path, background=True)
-    walk(again, 1)
-    other = dr.Record(Robot(), path, background=True, take_over=True)
-    assert len(other.buffer) == 4
-    other.close()
-    again.close()
+    with record(path) as env:
+        env.reset()
+        with held(env.buffer.engine.write_lock):
+            walk(env, 3, reset=False)
+        env.buffer.close()
+        with pytest.raises(ClosedError):
+            env.step(ACTION)
+    with dr.Record(Robot(), path, background=True) as again:
+        walk(again, 1)
+        other = dr.Record(Robot(), path, background=True, take_over=True)
+        assert len(other.buffer) == 4
+        other.close()
 
 
 @pytest.mark.parametrize("cycle", [False, True])
@@ -352,36 +346,34 @@ def test_a_forked_child_records_nothing(path: str) -> None:
 
 def test_interrupted_at_any_line_what_is_recorded_is_true(path: str) -> None:
     interrupts = Interrupts(KeyboardInterrupt, within=MODULES)
-    env = record(path, 50, queue_rows=1)
-    places_seen = 0
-    for number in itertools.count():
-        ends = [interrupts.interrupt(number, env.reset)]
-        walk(env, 1)
-        ends.append(interrupts.interrupt(number, lambda: env.step(ACTION)))
-        with contextlib.suppress(ResetNeeded):
-            env.step(ACTION)
-        ends.append(interrupts.interrupt(number, env.flush))
-        places_seen += sum(end is not None for end in ends)
-        if ends == [None, None, None]:
-            break
-    assert places_seen > 40
-    env.flush()
-    found = places(env.buffer)
-    assert {at for _, at in found} == {0, 1, 2}
-    assert len({episode for episode, _ in found}) > number
-    env.close()
+    with record(path, 50, queue_rows=1) as env:
+        places_seen = 0
+        for number in itertools.count():
+            ends = [interrupts.interrupt(number, env.reset)]
+            walk(env, 1)
+            ends.append(interrupts.interrupt(number, lambda: env.step(ACTION)))
+            with contextlib.suppress(ResetNeeded):
+                env.step(ACTION)
+            ends.append(interrupts.interrupt(number, env.flush))
+            places_seen += sum(end is not None for end in ends)
+            if ends == [None, None, None]:
+                break
+        assert places_seen > 40
+        env.flush()
+        found = places(env.buffer)
+        assert {at for _, at in found} == {0, 1, 2}
+        assert len({episode for episode, _ in found}) > number
     assert verify(path).ok
 
 
 def test_interrupted_at_any_line_closing_loses_nothing(path: str) -> None:
     interrupts = Interrupts(KeyboardInterrupt, within=MODULES)
     for number in itertools.count():
-        env = record(f"{path}-{number}")
-        env.reset()
-        with held(env.buffer.engine.write_lock):
-            walk(env, 3, reset=False)
-        place = interrupts.interrupt(number, env.close)
-        env.close()
+        with record(f"{path}-{number}") as env:
+            env.reset()
+            with held(env.buffer.engine.write_lock):
+                walk(env, 3, reset=False)
+            place = interrupts.interrupt(number, env.close)
         assert rows_in(f"{path}-{number}", mode="r+") == 3, place
         if place is None:
             break
@@ -475,23 +467,20 @@ def test_another_episode_has_room_of_its_own(path: str, background: bool) -> Non
 def test_facts_from_before_the_wrapper_count(path: str, background: bool) -> None:
     """Of the newest episode of a store that is opened again, and of one that the buffer was told to begin."""
     told(path).close()
-    env = dr.Record(Robot(9), path, background=background)
-    with pytest.raises(InputError, match="would take"):
-        env.annotate_episode(note=LONG)
-    env.annotate_episode(success=False)
-    env.close()
+    with dr.Record(Robot(9), path, background=background) as env:
+        with pytest.raises(InputError, match="would take"):
+            env.annotate_episode(note=LONG)
+        env.annotate_episode(success=False)
     buffer = dr.ReplayBuffer.open(path)
     assert [episode.facts for episode in buffer.episodes] == [{"plan": LONG, "success": False}]
     buffer.begin_episode(goal=LONG)
-    env = dr.Record(Robot(9), buffer, background=background)
-    walk(env, 1)
-    with pytest.raises(InputError, match="would take"):
-        env.annotate_episode(note=LONG)
-    walk(env, 8, reset=False)
-    env.flush()
-    assert len(buffer) == 12
-    assert buffer.episodes[1].facts == {"goal": LONG}
-    env.close()
+    with dr.Record(Robot(9), buffer, background=background) as env:
+        walk(env, 1)
+        with pytest.raises(InputError, match="would take"):
+            env.annotate_episode(note=LONG)
+        walk(env, 8, reset=False)
+        env.flush()
+        assert (len(buffer), buffer.episodes[1].facts) == (12, {"goal": LONG})
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -508,16 +497,15 @@ def test_facts_of_no_episode_are_refused_by_their_call(path: str, background: bo
 
 def test_facts_after_an_error_are_those_of_the_rows_that_are_there(path: str) -> None:
     """What the thread has told the buffer before the error is what the buffer knows."""
-    env = told(path, background=True)
-    env.reset()
-    env.begin_episode(later=LONG)
-    fails(env).step(BAD)
-    with pytest.raises(StateError, match="could not add"):
+    with told(path, background=True) as env:
+        env.reset()
+        env.begin_episode(later=LONG)
+        fails(env).step(BAD)
+        with pytest.raises(StateError, match="could not add"):
+            env.flush()
+        env.annotate_episode(success=True)  # they wait still
+        walk(env, 1)
+        with pytest.raises(InputError, match="would take"):
+            env.annotate_episode(note=LONG)
         env.flush()
-    env.annotate_episode(success=True)  # they wait still
-    walk(env, 1)
-    with pytest.raises(InputError, match="would take"):
-        env.annotate_episode(note=LONG)
-    env.flush()
-    assert [episode.facts for episode in env.buffer.episodes] == [{"plan": LONG}, {"later": LONG, "success": True}]
-    env.close()
+        assert [episode.facts for episode in env.buffer.episodes] == [{"plan": LONG}, {"later": LONG, "success": True}]

@@ -119,8 +119,7 @@ def test_ragged_and_text_columns(path: str, kind: Any) -> None:
 def test_what_no_info_of_the_first_episode_had_is_told_once(path: str, kind: Any) -> None:
     with pytest.warns(MisuseWarning, match=r"first episode had \['succes'\]") as said:
         record(path, at_the_end(success=True), kind, columns={"succes": bool, "success": bool}, seeds=True)
-    assert len(said) == 1
-    assert said[0].filename == __file__
+    assert (len(said), said[0].filename) == (1, __file__)
 
 
 def test_episodes_that_only_a_reset_or_close_ends(path: str) -> None:

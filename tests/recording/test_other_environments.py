@@ -70,8 +70,7 @@ def test_whole_arrays_of_a_program_that_adds_itself(space: str) -> None:
     after, final = (shown(space, np.full((3, 1), place, np.float32)) for place in (7, 3))
     for done in ([False, True, False], np.array([0, 1, 0], np.uint8)):
         true = dr.final_observations(after, {"final_obs": final}, done)
-        assert places(true).tolist() == [7, 3, 7]
-        assert places(after).tolist() == [7, 7, 7]
+        assert (places(true).tolist(), places(after).tolist()) == ([7, 3, 7], [7, 7, 7])
     assert dr.final_observations(after, {"final_obs": final}, [False] * 3) is after
     with pytest.warns(MisuseWarning, match=r"no '_final_obs' that says .* terminated \| truncated"):
         assert places(dr.final_observations(after, {"final_obs": final})).tolist() == [3, 3, 3]
@@ -262,16 +261,14 @@ class Lone(gymnasium.Env[Any, Any]):
 @pytest.mark.parametrize("background", [False, True])
 def test_tensors_of_one_environment(path: str, kind: str, background: bool) -> None:
     made = tensors(kind)
-    env = dr.Record(Lone(made), path, columns={"at": ((1,), np.int32)}, background=background)
-    for _ in range(3):
-        env.reset()
-        for at in range(4):
-            assert bool(env.step(made(np.array(1)))[2]) == (at == 3)
-    env.flush()
-    batch = check_places(env.buffer, 12)
-    assert batch.extra["at"][:, 0].tolist() == [1, 2, 3, 4] * 3
-    assert batch.terminated.sum() == 3
-    env.close()
+    with dr.Record(Lone(made), path, columns={"at": ((1,), np.int32)}, background=background) as env:
+        for _ in range(3):
+            env.reset()
+            for at in range(4):
+                assert bool(env.step(made(np.array(1)))[2]) == (at == 3)
+        env.flush()
+        batch = check_places(env.buffer, 12)
+        assert (batch.extra["at"][:, 0].tolist(), batch.terminated.sum()) == ([1, 2, 3, 4] * 3, 3)
 
 
 # Specs

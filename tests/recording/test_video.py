@@ -125,12 +125,11 @@ def test_each_episode_begins_with_a_key_frame(path: str) -> None:
 
 
 def test_a_flush_within_an_episode_does_not_end_it(path: str) -> None:
-    env = record(path, 200)
-    walk(env, 60)
-    env.flush()
-    assert len(env.buffer) == 60
-    walk(env, 60, reset=False)
-    env.close()
+    with record(path, 200) as env:
+        walk(env, 60)
+        env.flush()
+        assert len(env.buffer) == 60
+        walk(env, 60, reset=False)
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert [episode.length for episode in reader.episodes] == [120]
         assert places(reader) == [(1, at) for at in range(120)]
@@ -174,46 +173,42 @@ def test_an_observation_that_is_a_picture(path: str) -> None:
             obs, *rest = self.env.step(action)
             return obs["front"], *rest
 
-    env = dr.Record(Camera(Robot(20)), path, background=True, video={"obs": VIDEO["front"]})
-    walk(env, 9)
-    env.close()
+    with dr.Record(Camera(Robot(20)), path, background=True, video={"obs": VIDEO["front"]}) as env:
+        walk(env, 9)
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         shown = reader.get(np.arange(9)).next_obs[:, 5, 5, 1].astype(int)
         assert np.abs(shown - 21 - np.arange(9)).max() <= MOST_OFF
 
 
 def test_a_step_that_is_refused_leaves_those_before_it(path: str) -> None:
-    env = record(path, 50)
-    walk(env, 4)
-    with pytest.raises(InputError, match="reward must be finite"):
-        env.step(np.array([np.nan, 0], np.float32))
-    walk(env, 1)
-    env.close()
+    with record(path, 50) as env:
+        walk(env, 4)
+        with pytest.raises(InputError, match="reward must be finite"):
+            env.step(np.array([np.nan, 0], np.float32))
+        walk(env, 1)
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert places(reader) == [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
 
 
 def test_a_row_that_fails_takes_those_behind_it_along(path: str) -> None:
-    env = fails(record(path, 50))
-    env.reset()
-    for at in range(9):
-        env.step(BAD if at == 4 else ACTION)
-    with pytest.raises(StateError, match="could not add it") as told:
-        env.flush()
-    assert "the last 5 were not recorded; the stream '0' has 4 rows" in told.value.__notes__[0]
-    walk(env, 1)
-    env.close()
+    with fails(record(path, 50)) as env:
+        env.reset()
+        for at in range(9):
+            env.step(BAD if at == 4 else ACTION)
+        with pytest.raises(StateError, match="could not add it") as told:
+            env.flush()
+        assert "the last 5 were not recorded; the stream '0' has 4 rows" in told.value.__notes__[0]
+        walk(env, 1)
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         assert places(reader) == [(1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
 
 
 def test_closing_the_buffer_keeps_what_is_in_the_encoders(path: str) -> None:
-    env = record(path, 50)
-    env.reset()
-    with held(env.buffer.engine.write_lock):
-        walk(env, 6, reset=False)
-    env.buffer.close()
-    env.close()
+    with record(path, 50) as env:
+        env.reset()
+        with held(env.buffer.engine.write_lock):
+            walk(env, 6, reset=False)
+        env.buffer.close()
     env = record(path, 50)
     walk(env, 6)
     del env

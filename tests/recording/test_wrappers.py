@@ -109,8 +109,7 @@ def test_returns_are_those_of_record_episode_statistics(
     assert recorded(envs.buffer) == found
     envs.close()
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
-        assert buffer.provenance["num_envs"] == num_envs
-        assert recorded(buffer) == found
+        assert (buffer.provenance["num_envs"], recorded(buffer)) == (num_envs, found)
         steps = sum(length for episodes in found.values() for _, length in episodes)
         batches = list(buffer.shuffled(64))
         assert steps <= sum(len(batch) for batch in batches) <= steps + num_envs * 20
@@ -152,10 +151,9 @@ def play(env: Any, episodes: int, seed: int = 0) -> list[tuple[float, int]]:
 def test_one_environment_goes_on_when_it_is_opened_again(path: str, nested: bool) -> None:
     found = []
     for run in range(3):
-        env = dr.Record(Walk(nested=nested), path, columns={"at": np.int32}, seeds=True)
-        found += play(env, 10, seed=10 * run)
-        assert recorded(env.buffer) == {0: found}
-        env.close()
+        with dr.Record(Walk(nested=nested), path, columns={"at": np.int32}, seeds=True) as env:
+            found += play(env, 10, seed=10 * run)
+            assert recorded(env.buffer) == {0: found}
         env.close()
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
         assert recorded(buffer) == {0: found}
@@ -196,43 +194,40 @@ class Still(Walk):
 
 def test_a_reset_in_the_middle_is_the_end_of_an_episode(path: str) -> None:
     for _ in range(2):
-        env = dr.Record(Still(50), path)
-        for steps in (3, 4):
-            env.reset()
-            for _ in range(steps):
-                env.step(np.ones(1, np.float32))
-        env.close()
+        with dr.Record(Still(50), path) as env:
+            for steps in (3, 4):
+                env.reset()
+                for _ in range(steps):
+                    env.step(np.ones(1, np.float32))
     with dr.ReplayBuffer.open(path, mode="r") as buffer:
         assert [episode.length for episode in buffer.episodes] == [3, 4, 3, 4]
 
 
 def test_check_env(path: str) -> None:
-    env = dr.Record(gymnasium.make("CartPole-v1", render_mode=None), path)
-    said = []
-    for one in (env, env.unwrapped):
-        with warnings.catch_warnings(record=True) as heard:
-            warnings.simplefilter("always")
-            check_env(one, skip_render_check=True)  # which needs pygame; spec is what it would make environments of
-        said.append({str(warning.message) for warning in heard})
-    (more,) = said[0] - said[1]
-    assert "different from the unwrapped" in more
-    assert len(env.buffer) > 0
-    assert env.spec is not None
-    assert not [one for one in env.spec.additional_wrappers if one.name == "Record"]
-    gymnasium.make(env.spec).close()
-    env.close()
+    with dr.Record(gymnasium.make("CartPole-v1", render_mode=None), path) as env:
+        said = []
+        for one in (env, env.unwrapped):
+            with warnings.catch_warnings(record=True) as heard:
+                warnings.simplefilter("always")
+                check_env(one, skip_render_check=True)  # which needs pygame; spec is what it would make environments of
+            said.append({str(warning.message) for warning in heard})
+        (more,) = said[0] - said[1]
+        assert "different from the unwrapped" in more
+        assert len(env.buffer) > 0
+        assert env.spec is not None
+        assert not [one for one in env.spec.additional_wrappers if one.name == "Record"]
+        gymnasium.make(env.spec).close()
 
 
 def test_sampling_while_it_records(path: str) -> None:
-    env = dr.Record(gymnasium.make("CartPole-v1"), path, capacity=40, view=dr.Transition(n_step=3), seed=0)
-    env.reset(seed=0)
-    for _ in range(60):
-        *_, terminated, truncated, _ = env.step(env.action_space.sample())
-        if terminated or truncated:
-            env.reset()
-    assert len(env.buffer) == 40
-    assert env.buffer.sample(8).obs.shape == (8, 4)
-    env.close()
+    with dr.Record(gymnasium.make("CartPole-v1"), path, capacity=40, view=dr.Transition(n_step=3), seed=0) as env:
+        env.reset(seed=0)
+        for _ in range(60):
+            *_, terminated, truncated, _ = env.step(env.action_space.sample())
+            if terminated or truncated:
+                env.reset()
+        assert len(env.buffer) == 40
+        assert env.buffer.sample(8).obs.shape == (8, 4)
 
 
 def test_each_environment_of_a_vector_writes_a_stream(path: str) -> None:
@@ -274,11 +269,10 @@ def test_a_buffer_that_is_open(path: str) -> None:
             dr.Record(gymnasium.make("CartPole-v1"), buffer)
         with pytest.raises(InputError, match="has no column 'seed'"):
             dr.Record(Walk(), buffer, seeds=True)
-        env = dr.Record(Walk(), buffer)
-        assert env.buffer is buffer
-        found = play(env, 5)
-        assert recorded(buffer) == {0: found}
-        env.close()
+        with dr.Record(Walk(), buffer) as env:
+            assert env.buffer is buffer
+            found = play(env, 5)
+            assert recorded(buffer) == {0: found}
     with dr.ReplayBuffer.open(path, mode="r") as buffer, pytest.raises(InputError, match="open for writing"):
         dr.Record(Walk(), buffer)
 
@@ -296,15 +290,14 @@ def test_another_store_or_writer(path: str) -> None:
 
 def test_steps_need_a_reset(path: str) -> None:
     inner = Walk()
-    env = dr.Record(inner, path)
-    action = np.ones(1, np.float32)
-    with pytest.raises(ResetNeeded, match="no episode has begun"):
-        env.step(action)
-    play(env, 1)
-    at = inner.at
-    with pytest.raises(ResetNeeded, match="it has ended"):
-        env.step(action)
-    env.close()
+    with dr.Record(inner, path) as env:
+        action = np.ones(1, np.float32)
+        with pytest.raises(ResetNeeded, match="no episode has begun"):
+            env.step(action)
+        play(env, 1)
+        at = inner.at
+        with pytest.raises(ResetNeeded, match="it has ended"):
+            env.step(action)
     for call in (env.reset, lambda: env.step(action)):
         with pytest.raises(ClosedError):
             call()
@@ -412,10 +405,9 @@ def test_a_vector_stream_of_another_width(path: str) -> None:
     envs.close()
     discrete = gymnasium.make("FrozenLake-v1")
     assert isinstance(discrete.observation_space, Discrete)
-    env = dr.Record(discrete, path + "f")
-    env.reset(seed=0)
-    env.step(0)
-    env.close()
+    with dr.Record(discrete, path + "f") as env:
+        env.reset(seed=0)
+        env.step(0)
 
 
 def test_what_is_recorded_into_a_store_keeps_its_capacity(path: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from helpers import effort
 from helpers.forking import forked
 from helpers.patience import PATIENCE
@@ -30,7 +31,10 @@ from diskreplay.ops.inspect import inspect
 from diskreplay.remote import prefetcher, shards
 from diskreplay.remote.objects import Object
 from diskreplay.remote.prefetcher import ShardPrefetcher
+from diskreplay.remote.push import Push
 from diskreplay.remote.remote_files import RemoteFiles
+from diskreplay.storage.local_files import LocalFiles
+from diskreplay.storage.store import Store
 
 TAIL = "streams/0/start/tail.1"
 SHARD = re.compile(r"streams/[^/]+/obs/c\.(\d+)\.")
@@ -167,7 +171,6 @@ def test_the_shards_of_which_most_was_read_come_first(
     gate = Gate(remote, is_whole)
     with reader(gate.objects, tmp_path / "m", cache_bytes=0) as buffer:
         gate.shut()
-        gate.shut()
         rows_of(buffer, rows_in(buffer, 0))
         gate.wait(1)
         for shards in ((3,), (4, 6), (6,), (6, 4)):
@@ -204,8 +207,7 @@ def test_the_budget_is_kept_and_a_full_mirror_is_not_churned(
         for number in range(3000):
             if number >= least and shards_of(objects.requests, whole=True):
                 break
-            batch = buffer.sample(2)
-            rows_of(buffer, batch.index)
+            rows_of(buffer, buffer.sample(2).index)
             join(buffer)
             assert mirror.used_bytes() <= budget
         parts = [one.span for one in objects.requests if one.span is not None]
@@ -255,8 +257,7 @@ def test_what_fails_ahead_is_counted_and_breaks_no_batch(
         rows_of(buffer, rows_in(buffer, 1, 4))
         join(buffer)
         told = buffer.stats()["remote"]
-        assert told["ahead_shards"] == 0
-        assert told["failures"] == 2
+        assert (told["ahead_shards"], told["failures"]) == (0, 2)
         assert "a fault that a test asked for" in told["error"] or "instead of" in told["error"]
         assert rows_of(buffer, rows_in(buffer, 1, 4)) == [life.rows[shard * SHARD_ROWS + 4] for shard in (1, 4)]
         join(buffer)
@@ -319,9 +320,7 @@ def test_parts_of_a_shard_that_grew_or_was_taken_back_meanwhile(tmp_path: pathli
         assert sorted(rows_of(buffer)) == sorted(life.window())
 
 
-def test_a_part_that_was_taken_back_is_no_network_error(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_part_that_was_taken_back_is_no_network_error(tmp_path: pathlib.Path) -> None:
     life, objects = pushed(tmp_path / "b", 2, "c", 2 * SHARD_ROWS, capacity=SHARD_ROWS * SHARDS)
     with reader(objects, tmp_path / "m") as buffer:
         ids = rows_in(buffer, 0) + 8
@@ -521,8 +520,6 @@ def test_a_pass_downloads_the_shards_of_its_first_round_at_once(
 
 
 def test_columns_of_one_batch_are_asked_for_at_once(tmp_path: pathlib.Path) -> None:
-    from gymnasium import spaces
-
     obs_space = spaces.Dict({name: spaces.Box(0, 255, (world.WIDTH,), np.uint8) for name in "abc"})
     path, objects = str(tmp_path / "d"), SimulatedObjects()
     layout = {f"obs/{name}": SHARD_ROWS for name in "abc"}
@@ -533,10 +530,6 @@ def test_columns_of_one_batch_are_asked_for_at_once(tmp_path: pathlib.Path) -> N
         steps = [{n: rng.integers(0, 256, world.WIDTH, np.uint8) for n in "abc"} for _ in range(65)]
         for before, after in itertools.pairwise(steps):
             buffer.add(before, 0, 0.0, after, False, False)
-    from diskreplay.remote.push import Push
-    from diskreplay.storage.local_files import LocalFiles
-    from diskreplay.storage.store import Store
-
     Push(Store(path, LocalFiles()), "0", objects).run()
     gate = Gate(objects, lambda request: request.span is not None)
     with reader(gate.objects, tmp_path / "m") as buffer:

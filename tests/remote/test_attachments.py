@@ -33,11 +33,14 @@ def _pushed(folder: pathlib.Path) -> tuple[Life, SimulatedObjects]:
     return life, objects
 
 
-def test_a_pushed_checkpoint_has_them(tmp_path: pathlib.Path) -> None:
+def test_a_pushed_checkpoint_has_them_and_who_does_not_ask_downloads_none(tmp_path: pathlib.Path) -> None:
     life, objects = _pushed(tmp_path)
     largest = max(len(data) for key, data in objects.data.items() if "/attachments/" in key)
     assert largest < 2 * checkpoint_arrays.CHUNK_ROWS  # one put for each shard
-    with reader(objects, tmp_path / "m", checkpoint="one") as trainer:
+    faulty = FaultyObjects(objects)
+    with reader(faulty, tmp_path / "m", checkpoint="one") as trainer:
+        trainer.sample(8)
+        assert not [one for one in faulty.requests if "/attachments/" in str(one)]
         assert trainer.restored.name == "one"
         with trainer.attachment("learner.pt") as file:
             file.seek(checkpoint_arrays.CHUNK_ROWS - 5)
@@ -47,14 +50,6 @@ def test_a_pushed_checkpoint_has_them(tmp_path: pathlib.Path) -> None:
     life.buffer.drop_checkpoint("one")
     life.push(objects)
     assert not [key for key in objects.data if key.startswith("checkpoints/one/")]
-
-
-def test_a_reader_that_does_not_ask_downloads_none(tmp_path: pathlib.Path) -> None:
-    _, objects = _pushed(tmp_path)
-    faulty = FaultyObjects(objects)
-    with reader(faulty, tmp_path / "m", checkpoint="one") as trainer:
-        trainer.sample(8)
-    assert not [one for one in faulty.requests if "/attachments/" in str(one)]
 
 
 def test_a_reader_makes_a_checkpoint_with_them_and_keeps_one(tmp_path: pathlib.Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from helpers.testing import SimulatedObjects
 from remote.world import URL, Life, pushed, reader, rows_of
 
-import diskreplay as dr
 from diskreplay.errors import RemoteConflictError, StoreNotFoundError, WriteFailedError
 
 
@@ -92,8 +91,3 @@ def test_a_refresh_survives_a_document_that_is_being_read(tmp_path: pathlib.Path
         life.add(5, to=objects)
         buffer.refresh()
         assert sorted(rows_of(buffer)) == sorted(life.window())
-
-
-def test_an_empty_place_is_no_store(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(dr.errors.StoreNotFoundError, match="there is no store at"):
-        reader(SimulatedObjects(), tmp_path / "m")

@@ -69,28 +69,21 @@ def writer(tmp_path: pathlib.Path) -> Iterator[Writer]:
 def test_what_is_below_the_window_goes_after_its_time(writer: Writer) -> None:
     writer.add(50)
     writer.add(100)
-    before = set(writer.objects.data)
+    untouched = dict(writer.objects.data)
+    assert collect_garbage(writer.files(), 0, dry_run=True).removed > 20
+    assert writer.objects.data == untouched
+    before = set(untouched)
     first = collect_garbage(writer.files(), DAY, now=1000.0)
     assert first.removed == 0
     assert first.waiting > 20
     assert before <= set(writer.objects.data)
-    again = collect_garbage(writer.files(), DAY, now=1000.0 + DAY - 1)
-    assert again == first
+    assert collect_garbage(writer.files(), DAY, now=1000.0 + DAY - 1) == first
     last = collect_garbage(writer.files(), DAY, now=1000.0 + DAY)
     assert (last.removed, last.waiting) == (first.waiting, 0)
     assert len(writer.objects.data) < len(before) - 20
     assert writer.rewards() == list(range(110, 150))
     writer.add(40)
     assert writer.rewards() == list(range(150, 190))
-
-
-def test_a_dry_run_changes_nothing(writer: Writer) -> None:
-    writer.add(50)
-    writer.add(100)
-    before = dict(writer.objects.data)
-    would = collect_garbage(writer.files(), 0, dry_run=True)
-    assert would.removed > 20
-    assert writer.objects.data == before
 
 
 @pytest.mark.parametrize("of", ["the store", "a trainer"])
@@ -160,8 +153,7 @@ def test_what_is_not_the_store_s_stays(writer: Writer) -> None:
 def test_arrays_of_a_checkpoint_without_a_document_go(writer: Writer) -> None:
     writer.add(50)
     writer.objects.data["checkpoints/half/priorities/c.0.0"] = b"x"
-    found = collect_garbage(writer.files(), 0)
-    assert found.removed == 1
+    assert collect_garbage(writer.files(), 0).removed == 1
     assert not any(key.startswith("checkpoints/half") for key in writer.objects.data)
 
 

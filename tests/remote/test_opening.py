@@ -63,7 +63,7 @@ def test_shards_that_are_read_first_come_at_the_same_time(tmp_path: pathlib.Path
 
 def test_a_root_document_that_is_missing_is_said_and_comes_back(tmp_path: pathlib.Path) -> None:
     objects, life = SimulatedObjects(), Life(tmp_path / "a")
-    with pytest.raises(StoreNotFoundError, match=r"no store at .* yet; who writes makes one"):
+    with pytest.raises(StoreNotFoundError, match=r"there is no store at .* yet; who writes makes one"):
         reader(objects, tmp_path / "m")
     life.add(10, to=objects)
     del objects.data["zarr.json"]

@@ -87,8 +87,7 @@ def test_a_checkpoint_that_is_made_again_is_pushed_anew(tmp_path: pathlib.Path, 
     life.buffer.checkpoint("best", {"score": 2})
     life.push(objects)
     (found,) = remote_checkpoints(objects, tmp_path / "m")
-    assert found.metadata == {"score": 2}
-    assert found.cut["0"].end == 20
+    assert (found.metadata, found.cut["0"].end) == ({"score": 2}, 20)
 
 
 def test_a_dropped_remote_checkpoint_comes_before_the_newer_one(tmp_path: pathlib.Path, clock: Clock) -> None:

@@ -18,7 +18,7 @@ from helpers.commands import command
 from helpers.patience import PATIENCE
 from helpers.testing import FaultyFiles, FaultyObjects, SimulatedDisk, SimulatedObjects
 from helpers.turns import KilledError, Turns
-from remote.world import RUN, Life, Rows, lived, pushed, read, reader, under
+from remote.world import RUN, Life, Rows, lived, observation, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteConflictError, RemoteError, WriteFailedError
@@ -34,11 +34,18 @@ from diskreplay.storage.store import Checkpoint, Store
 REFUSED = "another directory, which holds the same origin, has pushed to it"
 
 
-def _refused(life: Life, objects: Any) -> None:
+@contextlib.contextmanager
+def _refusing(objects: SimulatedObjects, match: str = REFUSED, error: type[Exception] = RemoteConflictError) -> Any:
+    """A push is refused, and changes nothing."""
     before = dict(objects.data)
-    with pytest.raises(RemoteConflictError, match=REFUSED):
-        life.push(objects)
+    with pytest.raises(error, match=match):
+        yield
     assert objects.data == before
+
+
+def _refused(life: Life, objects: SimulatedObjects, *said: Any) -> None:
+    with _refusing(objects, *said):
+        life.push(objects)
 
 
 def _whole(objects: SimulatedObjects, life: Life, mirror: pathlib.Path) -> None:
@@ -115,9 +122,13 @@ def test_a_copy_that_has_nothing_new_takes_nothing_over(tmp_path: pathlib.Path) 
     life, objects = pushed(tmp_path / "a", 10, "c")
     life.buffer.close()
     life.push(objects)
-    shutil.copytree(life.path, tmp_path / "b")
+    for copy in ("b", "c"):
+        shutil.copytree(life.path, tmp_path / copy)
     before = dict(objects.data)
     commands.push(tmp_path / "b", objects.url, objects)
+    assert objects.data == before
+    with under(objects), dr.ReplayBuffer.open(tmp_path / "c", remote=objects.url, **RUN) as buffer:
+        buffer.push(PATIENCE)
     assert objects.data == before
     life.buffer = dr.ReplayBuffer.open(life.path, **RUN)
     life.add(1, to=objects)
@@ -144,8 +155,6 @@ def test_the_one_that_was_refused_goes_on_in_another_stream(tmp_path: pathlib.Pa
 
 
 def _row(writer: int) -> tuple[Any, ...]:
-    from remote.world import observation
-
     return observation(writer, 0, 0), 0, 10_000.0 * writer, observation(writer, 0, 1)
 
 
@@ -158,36 +167,13 @@ def test_storage_that_was_set_back_is_brought_up_again(tmp_path: pathlib.Path) -
     _whole(backup, life, tmp_path / "m")
 
 
-def test_a_copy_that_is_opened_with_nothing_new_changes_nothing(tmp_path: pathlib.Path) -> None:
-    life, objects = lived(tmp_path / "a", 10), SimulatedObjects()
-    life.buffer.close()
-    life.push(objects)
-    shutil.copytree(life.path, tmp_path / "b")
-    before = dict(objects.data)
-    with under(objects), dr.ReplayBuffer.open(tmp_path / "b", remote=objects.url, **RUN) as buffer:
-        buffer.push(PATIENCE)
-    assert objects.data == before
-
-
 def test_an_older_copy_with_a_newer_ledger_is_refused(tmp_path: pathlib.Path) -> None:
     life, other, objects = _pair(tmp_path, stale=True)
     for one in life, other:
         one.buffer.close()
     life.push(objects)
     shutil.copy(*(ledger.path(f"{one.path}/streams/0") for one in (life, other)))
-    before = dict(objects.data)
-    with pytest.raises(RemoteConflictError, match="ahead of this directory"):
-        other.push(objects)
-    assert objects.data == before
-
-
-def test_a_directory_whose_ledger_was_removed_is_refused(tmp_path: pathlib.Path) -> None:
-    life, objects = pushed(tmp_path / "a", 10)
-    pathlib.Path(ledger.path(f"{life.path}/streams/0")).unlink()
-    before = dict(objects.data)
-    with pytest.raises(RemoteConflictError, match="another writer made it"):
-        life.push(objects)
-    assert objects.data == before
+    _refused(other, objects, "ahead of this directory")
 
 
 def test_emptied_storage_is_filled_and_a_removed_record_is_not(tmp_path: pathlib.Path) -> None:
@@ -261,11 +247,9 @@ def test_who_owns_a_stream_no_more_changes_no_checkpoint(tmp_path: pathlib.Path)
     other.add(3)
     other.checkpoint("theirs")
     other.push(objects)
-    before = dict(objects.data)
     life.buffer.drop_checkpoint("c")
-    with pytest.raises(RemoteConflictError, match=REFUSED):
+    with _refusing(objects):
         push.run()
-    assert objects.data == before
 
 
 def test_two_streams_of_one_directory_have_owners_of_their_own(tmp_path: pathlib.Path) -> None:
@@ -285,8 +269,7 @@ def test_two_streams_of_one_directory_have_owners_of_their_own(tmp_path: pathlib
     with dr.ReplayBuffer.open(tmp_path / "b", stream="second", **RUN) as other:
         other.add(*_row(9), False, True)
         other.checkpoint("d")
-        push = Push(Store(str(tmp_path / "b"), LocalFiles()), "second", objects)
-        push.run()
+        Push(Store(str(tmp_path / "b"), LocalFiles()), "second", objects).run()
     assert not any(key.startswith("checkpoints/d/") for key in objects.data)
     assert {key for key in kept if key.startswith("checkpoints/")} <= objects.data.keys()
     assert {key: data for key, data in kept.items() if "/0/" in key} == {
@@ -427,8 +410,6 @@ def _moments(at: Callable[[SimulatedDisk, SimulatedObjects], None]) -> tuple[Sim
 
 
 def _rows_on(disk: SimulatedDisk) -> Rows:
-    from remote.world import rows_of
-
     with dr.ReplayBuffer.open("/a", mode="r", files=disk) as buffer:
         return sorted(rows_of(buffer))
 
@@ -506,13 +487,15 @@ def test_a_ledger_outlives_torn_lines_and_stays_short(tmp_path: pathlib.Path, mo
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"{}", b"[" * 100_000])
-def test_a_ledger_that_cannot_be_read_is_damage(data: bytes, tmp_path: pathlib.Path) -> None:
+def test_a_ledger_that_cannot_be_read_is_damage_and_one_that_is_gone_is_not_ours(
+    data: bytes, tmp_path: pathlib.Path
+) -> None:
     life, objects = pushed(tmp_path / "a", 5)
-    pathlib.Path(ledger.path(str(tmp_path / "a" / "streams" / "0"))).write_bytes(data)
-    before = dict(objects.data)
-    with pytest.raises(CorruptionError, match=ledger.NAME):
-        life.push(objects)
-    assert objects.data == before
+    file = pathlib.Path(ledger.path(f"{life.path}/streams/0"))
+    file.write_bytes(data)
+    _refused(life, objects, ledger.NAME, CorruptionError)
+    file.unlink()
+    _refused(life, objects, "another writer made it")
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, DiskFullError), (errno.EIO, WriteFailedError)])

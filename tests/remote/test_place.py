@@ -16,11 +16,14 @@ import diskreplay as dr
 from diskreplay.errors import DiskReplayError, InputError, RemoteWarning
 from diskreplay.ops import remote as commands
 from diskreplay.ops.verify import verify
-from diskreplay.remote.objects import checked_url, is_url
-from diskreplay.remote.place import MIRROR_BYTES, default_mirror, local, locate_store, named
+from diskreplay.remote.place import MIRROR_BYTES, default_mirror, local, locate_store
+from diskreplay.storage.paths import checked_url, is_url, named
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/a", "gs://b/c/d.replay", "az://box/x", "file:///tmp/x"])
+@pytest.mark.parametrize("url", [
+    "s3://bucket/a", "gs://b/c/d.replay", "az://box/x", "file:///tmp/x", "s3://bucket/x@y", "s3://bucket/a:b@c/x",
+    "file:///tmp/a@b/x",
+])  # fmt: skip
 def test_urls(url: str) -> None:
     assert is_url(url)
     assert checked_url(url + "/") == url
@@ -49,12 +52,6 @@ def test_paths(path: Any) -> None:
 def test_bad_urls_are_refused(url: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         checked_url(url)
-
-
-def test_secrets_in_a_url_are_not_printed() -> None:
-    with pytest.raises(InputError) as caught:
-        checked_url("s3://key:hunter2@bucket/x")
-    assert "hunter2" not in str(caught.value)
 
 
 MISTYPED = [
@@ -137,11 +134,6 @@ def test_paths_with_the_characters_of_addresses_are_paths(
     assert verify(path).ok
 
 
-def test_urls_with_an_at_sign_in_the_place_are_urls() -> None:
-    for url in "s3://bucket/x@y", "s3://bucket/a:b@c/x", "file:///tmp/a@b/x":
-        assert checked_url(url) == url
-
-
 # Objects that are none of the store's
 
 
@@ -182,10 +174,9 @@ def test_the_environment_names_mirrors(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_rows_are_added_to_local_stores() -> None:
-    arguments = spaces.Box(0, 1, (2,)), spaces.Discrete(2)
     for make in (dr.ReplayBuffer.create, dr.ReplayBuffer.open_or_create):
         with pytest.raises(InputError, match=r"remote='s3://bucket/x'"):
-            make("s3://bucket/x", *arguments, capacity=5)
+            make("s3://bucket/x", *SPACES, capacity=5)
     with pytest.raises(InputError, match="opened with mode='r'"):
         dr.ReplayBuffer.open("s3://bucket/x")
     with pytest.raises(InputError, match="to read a remote store, open its URL"):
@@ -195,7 +186,7 @@ def test_rows_are_added_to_local_stores() -> None:
 
 
 def test_push_needs_a_remote(tmp_path: pathlib.Path) -> None:
-    with dr.ReplayBuffer.create(tmp_path / "a", spaces.Box(0, 1, (2,)), spaces.Discrete(2), capacity=5) as buffer:
+    with dr.ReplayBuffer.create(tmp_path / "a", *SPACES, capacity=5) as buffer:
         with pytest.raises(InputError, match="open the buffer with remote="):
             buffer.push()
         assert "remote" not in buffer.stats()

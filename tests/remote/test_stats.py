@@ -157,13 +157,16 @@ def test_a_warning_that_is_an_error_leaves_no_checkpoint_unmade(refused: Any, tm
         buffer.close()
 
 
-def test_a_warning_that_is_an_error_leaves_no_buffer_open(refused: Any, tmp_path: pathlib.Path) -> None:
-    life = refused(tmp_path / "a")
+@pytest.mark.parametrize("sampler", [None, dr.Proportional()], ids=["alone", "a keeper of priorities"])
+def test_a_warning_that_is_an_error_leaves_no_buffer_open(refused: Any, sampler: Any, tmp_path: pathlib.Path) -> None:
+    life = refused(tmp_path / "a", **{"sampler": sampler} if sampler else {})
+    life.buffer.engine.companion = AdapterState(life.buffer) if sampler else None
     life.buffer.add(observation(0, 0, 0), 0, 0.0, observation(0, 0, 1), False, False)
     with pytest.raises(RemoteWarning, match="not everything"):
         life.buffer.close()
     with dr.ReplayBuffer.open(life.path) as buffer:  # its lock is free
         assert len(buffer) == 1
+        assert sampler is None or buffer.saved_sampler.found is not None
 
 
 def test_a_warning_that_is_an_error_ends_no_extend_half_way(refused: Any, tmp_path: pathlib.Path) -> None:
@@ -175,14 +178,3 @@ def test_a_warning_that_is_an_error_ends_no_extend_half_way(refused: Any, tmp_pa
     assert len(buffer) == 20
     with pytest.raises(RemoteWarning, match="not everything"):
         buffer.close()
-
-
-def test_a_raised_warning_takes_no_priorities_from_a_keeper(refused: Any, tmp_path: pathlib.Path) -> None:
-    life = refused(tmp_path / "a", sampler=dr.Proportional())
-    life.buffer.engine.companion = AdapterState(life.buffer)
-    life.buffer.add(observation(0, 0, 0), 0, 0.0, observation(0, 0, 1), False, False)
-    with pytest.raises(RemoteWarning, match="not everything"):
-        life.buffer.close()
-    with dr.ReplayBuffer.open(life.path) as buffer:
-        assert len(buffer) == 1
-        assert buffer.saved_sampler.found is not None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import pathlib
+import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -19,12 +21,15 @@ from diskreplay.errors import RemoteError
 from diskreplay.ops import remote as ops
 from diskreplay.ops.verify import verify
 from diskreplay.remote import push
+from diskreplay.remote.checkpoint_objects import document_key
 from diskreplay.remote.collect import collect_garbage
 from diskreplay.remote.needed import tail_key, tail_number
 from diskreplay.remote.place import open_remote
-from diskreplay.storage import tail
+from diskreplay.remote.trainer_checkpoints import RemoteCheckpoints
+from diskreplay.storage import metadata, tail
+from diskreplay.storage.commit import Commit, Tail
 from diskreplay.storage.local_files import LocalFiles
-from diskreplay.storage.store import Store
+from diskreplay.storage.store import Checkpoint, Store
 
 RECORD = "streams/0/zarr.json"
 
@@ -254,6 +259,80 @@ def test_a_trainers_checkpoint_whose_tail_is_removed_meanwhile(tmp_path: pathlib
             life.add(5, to=objects)
             assert read(objects, tmp_path / "anew", checkpoint="u") == saved
             trainer.drop_checkpoint("u")
+
+
+class Collector:
+    """A stream without rows under a URL, each commit of which leaves a tail and is pushed at once."""
+
+    def __init__(self, objects: SimulatedObjects, number: int, clock: types.SimpleNamespace) -> None:
+        self.objects, self.name, self.due = objects, str(number), clock.now + number % 100 / 10
+        self.record, self.left, self.there = Commit.first(number, 1, CAPACITY), push.LeftTails(), [1]
+
+    def commit(self) -> None:
+        before = self.record.tail.number
+        if before:
+            self.left.leave(before)
+        newest = Tail(before + 1, 9, self.left.oldest(before + 1))
+        self.record = self.record.next(tail=newest)
+        self.due += 10
+
+    def put(self) -> None:
+        """Put the newest commit, as if all those before had been put, too, and remove tails that nobody names."""
+        number, _, oldest = self.record.tail
+        for name in range(self.there[-1], number + 1):
+            self.objects.put(tail_key(self.name, name), bytes(9))
+        path = f"streams/{self.name}"
+        self.objects.put(f"{path}/zarr.json", metadata.dump(metadata.group_document(self.record.to_json(), path)))
+        named = [document_key("first")] if document_key("first") in self.objects.data else []
+        self.objects.delete(tail_key(self.name, name) for name in self.there if name < oldest and not named)
+        self.there = [*(name for name in self.there if name >= oldest or named), number]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("behind", [300, 900])
+def test_a_checkpoint_of_a_thousand_streams_succeeds_at_the_first_try(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, behind: float
+) -> None:
+    """Their collectors commit every ten seconds, and a request takes 10 ms; unless the trainer is too far behind."""
+    clock = types.SimpleNamespace(now=0.0)
+    monkeypatch.setattr(push, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
+    _, objects = pushed(tmp_path / "a", 3)
+    streams = [Collector(objects, number, clock) for number in range(1, 1001)]
+
+    def go_on(seconds: float, put: bool = True) -> None:
+        end = clock.now + seconds
+        while True:
+            clock.now = min(clock.now + 10, end)  # each commit is made when it is due, not all of them at the end
+            for stream in streams:
+                while stream.due <= clock.now:
+                    stream.commit()
+                    if put:
+                        stream.put()
+            if clock.now == end:
+                break
+
+    go_on(0, put=False)
+    for stream in streams:
+        stream.commit()
+        stream.put()
+    faulty = FaultyObjects(objects)
+    files = open_remote(faulty, tmp_path / "m")
+    store = Store(objects.url, files)
+    checkpoint = Checkpoint("first", store.newest_commits(), {}, {}, 0.0)
+    go_on(behind, put=False)
+    for stream in streams:
+        stream.put()
+    lock = threading.Lock()
+
+    def decide(index: int, request: Any) -> None:
+        with lock:
+            go_on(0.01)
+
+    faulty.decide = decide
+    began = clock.now
+    assert RemoteCheckpoints(store, files).write(checkpoint, {}, None) is (behind < push.KEPT_SECONDS)
+    assert behind > push.KEPT_SECONDS or 5 < clock.now - began < 60
+    assert (document_key("first") in objects.data) is (behind < push.KEPT_SECONDS)
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from helpers.testing import FaultyObjects, SimulatedObjects
 from remote.world import LAYOUT, RUN, SPACES, Life, lived, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
-from diskreplay.errors import CheckpointError, InputError, RemoteConflictError, RemoteWarning
+from diskreplay.errors import CheckpointError, RemoteConflictError, RemoteWarning
 from diskreplay.ops import remote as ops
 from diskreplay.ops.verify import verify
 from diskreplay.remote import ledger
@@ -176,14 +176,12 @@ def test_a_collector_that_joined_and_has_no_rows_is_whole(tmp_path: pathlib.Path
     _, objects = pushed(tmp_path / "a", 10)
     with under(objects):
         joined = dr.ReplayBuffer.open_or_create(tmp_path / "b", *SPACES, capacity=60, remote=objects.url, **RUN)
-        start = pathlib.Path(joined.path, "streams", str(joined.stream), "start")
-        assert (start / ledger.NAME).exists()
+        assert (pathlib.Path(joined.path, "streams", str(joined.stream), "start") / ledger.NAME).exists()
         joined.push(PATIENCE)
         joined.close()
         assert len(Store(objects.url, open_remote(objects, tmp_path / "m")).stream_names()) == 2
         assert verify(objects.url, files=None).ok
-    copy = ops.pull(objects.url, tmp_path / "copy", objects=objects)
-    assert sorted(copy.streams.values()) == [0, 10]
+    assert sorted(ops.pull(objects.url, tmp_path / "copy", objects=objects).streams.values()) == [0, 10]
 
 
 def test_a_reader_of_a_url_is_copied(tmp_path: pathlib.Path) -> None:
@@ -223,20 +221,3 @@ def test_a_network_that_is_back_is_noticed_by_who_waits(tmp_path: pathlib.Path) 
         life.buffer.push(PATIENCE)
         assert read(objects, tmp_path / "m") == sorted(life.window())
         life.buffer.close()
-
-
-@pytest.mark.parametrize("url", ["s3://KEY:hunter2@bucket/x", "https://KEY:hunter2@host/x", "gcs://KEY:hunter2@b/x"])
-def test_no_secret_of_a_url_is_said(url: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    calls: list[Any] = [
-        lambda: dr.ReplayBuffer.open(url),
-        lambda: dr.ReplayBuffer.create(url, *SPACES, capacity=5),
-        lambda: dr.ReplayBuffer.open_or_create(url, *SPACES, capacity=5),
-        lambda: dr.ReplayBuffer.create("a", *SPACES, capacity=5, remote=url),
-        lambda: ops.push(url, "s3://bucket/x"),
-    ]
-    for call in calls:
-        with pytest.raises(InputError) as caught:
-            call()
-        assert "hunter2" not in str(caught.value)
-    assert not list(tmp_path.iterdir())

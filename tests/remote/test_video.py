@@ -45,5 +45,4 @@ def test_what_is_under_a_url_is_shown(path: str, tmp_path: pathlib.Path, monkeyp
         Push(Store(path, LocalFiles()), "0", objects).run()
         with dr.open(URL, reward_column="shaped") as rb:
             assert rb.get(rb.items()).reward.tolist() == [-float(number) for number in range(24)]
-        lost = export(URL, tmp_path / "copy", "store", reward_column="shaped").lost
-        assert lost == {}
+        assert export(URL, tmp_path / "copy", "store", reward_column="shaped").lost == {}

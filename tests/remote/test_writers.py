@@ -17,7 +17,7 @@ from helpers.line import rows_in
 from helpers.patience import PATIENCE
 from helpers.testing import FaultyObjects, SimulatedObjects
 from helpers.threads import together
-from remote.world import RUN, SPACES, URL, Life, lived, observation, pushed, read, reader, rows_of, under
+from remote.world import SPACES, URL, Life, lived, observation, pushed, read, reader, rows_of, under
 
 import diskreplay as dr
 from diskreplay.compat.adapter_state import AdapterState
@@ -43,8 +43,7 @@ from diskreplay.storage.store import Store
 def test_an_old_process_that_goes_on_changes_nothing(tmp_path: pathlib.Path) -> None:
     life, base = pushed(tmp_path / "a", 20)
     counted = FaultyObjects(base.copy())
-    old = Push(Store(life.path, LocalFiles()), "0", counted)
-    old.run()
+    Push(Store(life.path, LocalFiles()), "0", counted).run()
     life.add(15)
     life.push(FaultyObjects(base.copy()))
     for index in range(0, 12, stride(5, "requests of another process")):
@@ -393,13 +392,6 @@ def test_a_forked_process_pushes_nothing_and_waits_for_nobody(tmp_path: pathlib.
         assert forked(in_child) is None
         life.buffer.close()
         held.close()
-
-
-def test_what_is_no_url_is_refused_before_anything_is_made(tmp_path: pathlib.Path) -> None:
-    for url in ("http://x/y", "s3://bucket", "s3://key:secret@bucket/x", "s3://bucket/../x", "s3://bucket/a?b=c", 3):
-        with pytest.raises(InputError):
-            dr.ReplayBuffer.create(tmp_path / "a", *SPACES, capacity=10, remote=url, **RUN)  # type: ignore[arg-type]
-        assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize(

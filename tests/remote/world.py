@@ -13,8 +13,7 @@ from gymnasium import spaces
 from helpers.testing.faulty_objects import SimulatedObjects
 
 import diskreplay as dr
-from diskreplay.buffers import comparing, kinds, opening
-from diskreplay.engine import pushes
+from diskreplay import remote
 from diskreplay.remote import objects as storage
 from diskreplay.remote import place
 from diskreplay.remote.push import Push
@@ -140,7 +139,7 @@ def seen(url: str, mirror: pathlib.Path) -> Rows:
 @contextlib.contextmanager
 def under(objects: storage.Objects) -> Iterator[None]:
     """URLs lead to these objects."""
-    modules: Any = comparing, kinds, opening, pushes, place
+    modules: Any = remote, place
     before = [module.ObjectStore for module in modules]
     for module in modules:
         module.ObjectStore = lambda url: objects  # type: ignore[misc, assignment]

@@ -27,11 +27,9 @@ def test_the_table_of_episodes(path: str) -> None:
     made.make(path)
     overview = facts_of.overview(Snapshot(path))
     table = overview.episodes
-    assert table.length == (4, 6, 2, 4, 3)
-    assert table.total_reward == (4, 12, 1, -2, 3)
+    assert (table.length, table.total_reward) == ((4, 6, 2, 4, 3), (4, 12, 1, -2, 3))
     assert [table.ends[end] for end in table.end] == ["terminated", "truncated", "terminated", "cut", "running"]
-    assert table.start == (0, 4, 10, 12, 16)
-    assert table.key[1] == "0.0.4"
+    assert (table.start, table.key[1]) == ((0, 4, 10, 12, 16), "0.0.4")
     assert table.return_fences is None  # too few to say what is unusual
     json.dumps(overview.to_json(), allow_nan=False)
 
@@ -157,8 +155,7 @@ def test_an_episode_has_all_its_values(path: str) -> None:
     one = plays(Snapshot(path), 1)
     curves = {series.name: [curve.values for curve in series.curves] for series in one.series}
     assert curves["reward"] == [(2,) * 6]
-    assert curves["action"] == [(0, 1, 2, 0, 1, 2)]
-    assert curves["value"] == [(0, 0.5, 1, 1.5, 2, 2.5)]
+    assert (curves["action"], curves["value"]) == ([(0, 1, 2, 0, 1, 2)], [(0, 0.5, 1, 1.5, 2, 2.5)])
     assert curves["obs/state"] == [(0, 1, 2, 3, 4, 5, 6), (0, -1, -2, -3, -4, -5, -6), (1,) * 7]  # the final one too
     assert next(series for series in one.series if series.name == "action").labels == {
         "0": "WAIT", "1": "LEFT", "2": "RIGHT"
@@ -175,8 +172,7 @@ def test_a_strip_has_every_frame_and_the_true_final_one(path: str) -> None:
     strip = shown.strip(source, source.episodes[1], "obs/camera", 0, 1, 100)
     assert strip.count == 7
     for step in range(7):
-        final = made.FINAL if step == 6 else 0
-        assert (made.pixels(strip, step, (20, 24)) == (step, 1, final)).all()
+        assert (made.pixels(strip, step, (20, 24)) == (step, 1, made.FINAL if step == 6 else 0)).all()
 
 
 def test_a_strip_can_begin_later_and_leave_frames_out(path: str) -> None:
@@ -266,8 +262,7 @@ def test_large_frames_are_shown_smaller(path: str) -> None:
         buffer.add(np.full((1300, 600), 7, np.uint8), 0, 0.0, np.full((1300, 600), 9, np.uint8), True, False)
     source = Snapshot(path)
     (camera,) = shown.cameras(source)
-    assert (camera.width, camera.height) == (200, 434)
-    assert camera.note == "1 of 3 pixels of each line and column"
+    assert (camera.width, camera.height, camera.note) == (200, 434, "1 of 3 pixels of each line and column")
     strip = shown.strip(source, source.episodes[0], "obs", 0, 1, 4)
     assert (made.pixels(strip, 1, (434, 200)) == 9).all()
 
@@ -294,15 +289,13 @@ def test_a_damaged_stream_leaves_the_rest(path: str) -> None:
         shard.write_bytes(bytes(30))
     overview = facts_of.overview(Snapshot(path))
     assert overview.facts["health"]
-    assert overview.episodes.streams == ("other",)
-    assert overview.episodes.length == (5,)
+    assert (overview.episodes.streams, overview.episodes.length) == (("other",), (5,))
 
 
 def test_an_empty_store(path: str) -> None:
     made.create(path).close()
     overview = facts_of.overview(Snapshot(path))
-    assert overview.episodes.key == ()
-    assert overview.distributions == ()
+    assert (overview.episodes.key, overview.distributions) == ((), ())
     json.dumps(overview.to_json(), allow_nan=False)
 
 
@@ -324,13 +317,11 @@ def test_several_agents(path: str) -> None:
 def test_priorities_of_the_newest_checkpoint(path: str) -> None:
     with made.create(path, sampler=dr.Proportional(alpha=1.0, epsilon=1e-9)) as buffer:
         made.play(buffer, 0, 40)
-        items = buffer.items()
-        buffer.update_priorities(items, np.arange(1, 41))
+        buffer.update_priorities(buffer.items(), np.arange(1, 41))
         buffer.checkpoint("ranked")
     found = facts_of.overview(Snapshot(path)).priorities
     assert found is not None
-    assert (found.checkpoint, found.sampler) == ("ranked", "Proportional")
-    assert sum(found.values.counts) == 40
+    assert (found.checkpoint, found.sampler, sum(found.values.counts)) == ("ranked", "Proportional", 40)
     assert found.by_age == pytest.approx([2 * part + 1.5 for part in range(20)])
 
 
@@ -413,8 +404,7 @@ def test_lengths_are_shown_of_ragged_values(path: str) -> None:
     assert found["tokens: length"] == (("0", "1", "3"), (1, 1, 2))
     assert found["obs: length"] == (("0", "2", "3", "5"), (1, 1, 1, 1))
     schema = {one.name: (one.shape, one.dtype) for one in overview.schema}
-    assert schema["tokens"] == ((None,), "int32")
-    assert schema["points"] == ((None, 2), "float32")
+    assert (schema["tokens"], schema["points"]) == (((None,), "int32"), ((None, 2), "float32"))
     series = {one.name: one for one in plays(source, 0).series}
     assert series["points: length"].curves == (shown.Curve("", (0, 1, 2, 3)),)
     assert series["obs: length"].curves == (shown.Curve("", (2, 0, 3, 5, 7)),)

@@ -52,8 +52,7 @@ def test_the_best_worst_median_and_newest_are_picked(path: str, out: pathlib.Pat
     result = report(path, out)
     page = Page(out).data
     assert {one["number"]: one["why"] for one in page["played"]} == {1: "best", 3: "worst, newest", 2: "median"}
-    assert result.episodes == (1, 3, 2)
-    assert result.left_out == ()
+    assert (result.episodes, result.left_out) == ((1, 3, 2), ())
     assert result.stored_bytes == out.stat().st_size
     assert page["overview"]["episodes"]["length"] == [4, 6, 2, 4, 3]
     assert [strip["camera"] for strip in page["played"][0]["strips"]] == ["obs/camera", "obs/depth"]
@@ -90,8 +89,7 @@ def test_names_and_json_never_become_markup(path: str, out: pathlib.Path) -> Non
     with made.create(path, provenance={"env_id": "".join(HOSTILE), "more": HOSTILE}) as buffer:
         made.play(buffer, 0, 3)
         buffer.checkpoint("kept", metadata={"say": HOSTILE})
-    hostile = pathlib.Path(path).rename(pathlib.Path(path).with_name("<b>@@data@@&lt;.replay"))
-    report(hostile, out)
+    report(pathlib.Path(path).rename(pathlib.Path(path).with_name("<b>@@data@@&lt;.replay")), out)
     page = Page(out)
     plain = report_of_plain(out.with_name("plain.html"))
     assert [tag for tag, _ in page.elements] == [tag for tag, _ in plain.elements]
@@ -111,8 +109,7 @@ def report_of_plain(out: pathlib.Path) -> Page:
 
 def test_a_name_that_is_no_unicode(path: str, out: pathlib.Path) -> None:
     made.make(path)
-    odd = pathlib.Path(path).rename(pathlib.Path(path).with_name("a\udcff.replay"))
-    report(odd, out)
+    report(pathlib.Path(path).rename(pathlib.Path(path).with_name("a\udcff.replay")), out)
     assert Page(out).data["overview"]["name"] == "a\udcff.replay"
 
 

@@ -1,7 +1,9 @@
-"""Capacities far beyond the rows that there are: memory by the rows, the same draws, and a tree that grows seldom."""
+"""Capacities far beyond the rows that there are: memory by the rows, the same draws; trees that grow or are copied."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -38,8 +40,7 @@ def test_any_capacity_makes_a_store(path: str, capacity: int) -> None:
     with dr.ReplayBuffer.open(path) as buffer:
         add(buffer, 30)
         buffer.commit()
-        assert buffer.capacity == capacity
-        assert len(buffer.sample(50).reward) == 50
+        assert (buffer.capacity, len(buffer.sample(50).reward)) == (capacity, 50)
         assert buffer.engine.store.files.stored_bytes(path) < 4 << 20
 
 
@@ -95,10 +96,7 @@ def test_a_tree_that_grows_draws_the_same(
     assert set(slots) == {capacity}
     monkeypatch.setattr(places, "LEAST_ROWS", 8)
     growing, slots = drawn(make, capacity)
-    assert growing == whole
-    assert slots[0] == 8
-    assert slots == sorted(slots)
-    assert slots[-1] == capacity
+    assert (growing, slots[0], slots, slots[-1]) == (whole, 8, sorted(slots), capacity)
     assert len(set(slots)) <= 7  # it grows eightfold, so that what is copied is a part of what was added
 
 
@@ -140,3 +138,63 @@ def test_a_state_of_a_whole_tree_is_taken(monkeypatch: pytest.MonkeyPatch, make:
     ):
         np.testing.assert_array_equal(one, other)
     assert taken._places.slots == 64
+
+
+@pytest.mark.parametrize("make", [dr.Proportional, dr.RankBased, lambda: dr.Proportional(by_env=True)])
+@pytest.mark.parametrize(
+    ("capacity", "smaller", "stop"), [(1000, 500, 1500), (1500, 1000, 4000), (64, 16, 80), (64, 24, 81)]
+)
+def test_a_window_that_shrinks_keeps_no_entry(make: Callable[[], Any], capacity: int, smaller: int, stop: int) -> None:
+    """Regression: where the ids that were left had the same slots as before, those of the others stayed in the tree."""
+
+    def now(ids: Any) -> Any:
+        return np.full(len(ids), NOW, np.int8)
+
+    rng, sampler, other = np.random.default_rng(0), make(), Window(1 << 48, (1 << 48) + 9, 1000)
+    sizes = (capacity, stop - capacity, stop), (smaller, stop - smaller, stop), (capacity, stop, stop + 5)
+    for size, first, end in sizes:
+        windows = [Window(first, end, size, 1), other]
+        every = np.concatenate([np.arange(first, end), np.arange(*other[:2])])
+        for _ in range(5):
+            ids, _ = sampler.sample(rng, windows, now, 64)
+            assert np.isin(ids, every).all()
+            sampler.update(ids, rng.random(64), windows, now)
+        assert len(sampler.state()[1][sampler._array]) == len(every)
+        total = sampler.probability(every, windows, now).sum()
+        np.testing.assert_allclose(total, 1.0)
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (1, 3)])
+def test_a_stream_with_other_environments_begins_anew(before: int, after: int) -> None:
+    def now(ids: Any) -> Any:
+        return np.full(len(ids), NOW, np.int8)
+
+    sampler = dr.Proportional(by_env=True)
+    sampler.update(np.arange(480), np.arange(480.0), [Window(0, 480, 480, before)], now)
+    ids, _ = sampler.sample(np.random.default_rng(0), [Window(0, 7 * after, 480, after)], now, 12 * after)
+    assert np.unique(ids).max() < 7 * after
+
+
+@pytest.mark.parametrize("make", [dr.Proportional, dr.RankBased, lambda: dr.Proportional(by_env=True)])
+def test_copies_go_on_by_themselves(make: Callable[[], Any]) -> None:
+    """Also one whose arrays lie in memory that nobody may write to, as Ray unpickles them, joblib only large ones."""
+
+    def now(ids: Any) -> Any:
+        return np.full(len(ids), NOW, np.int8)
+
+    sampler, windows, buffers = make(), [Window(0, 40, 80, 2)], list[pickle.PickleBuffer]()
+    sampler.update(np.arange(40), np.arange(40.0), windows, now)
+    shared = pickle.dumps(sampler, protocol=5, buffer_callback=buffers.append)
+    large = [bytes(buffer) if buffer.raw().nbytes > 64 else bytearray(buffer) for buffer in buffers]
+    copies = [
+        pickle.loads(shared, buffers=[bytes(buffer) for buffer in buffers]),
+        pickle.loads(shared, buffers=large),
+        pickle.loads(pickle.dumps(sampler)),
+        copy.deepcopy(sampler),
+    ]
+    states = []
+    for each in [sampler, *copies]:
+        ids, _ = each.sample(np.random.default_rng(0), [Window(10, 60, 80, 2)], now, 16)
+        each.update(ids, np.arange(16.0), [Window(10, 60, 80, 2)], now)
+        states.append(repr((ids, each.state())))
+    assert len(set(states)) == 1

@@ -251,26 +251,24 @@ def test_counts_stay_where_others_add_rows_meanwhile(tmp_path: pathlib.Path) -> 
     def train() -> dr.ReplayBuffer:
         return dr.ReplayBuffer.open(tmp_path / "a", stream="trainer", sampler=dr.Counting(dr.Uniform(), 1), seed=0)
 
-    actor = create(tmp_path / "a", None, capacity=12)
-    add(actor, 10)
-    actor.checkpoint("here")
-    add(actor, 1)
-    actor.commit()
-    with train() as trainer:
-        drawn = set(trainer.sample(8).index.tolist())
-    add(actor, 4)
-    with dr.ReplayBuffer.open(tmp_path / "a", mode="a", stream="late") as late:
-        add(late, 5)
-    actor.commit()
-    for left in (5, 0):
+    with create(tmp_path / "a", None, capacity=12) as actor:
+        add(actor, 10)
+        actor.checkpoint("here")
+        add(actor, 1)
+        actor.commit()
         with train() as trainer:
-            items = trainer.items()
-            assert set(items[trainer.times_sampled(items) > 0].tolist()) == drawn & set(items.tolist())
-            drawn |= set(trainer.sample(len(items) - len(drawn & set(items.tolist())) - left).index.tolist())
-    actor.close()
-    actor = dr.ReplayBuffer.open(tmp_path / "a", stream="0", checkpoint="here")
-    add(actor, 5)
-    actor.close()
+            drawn = set(trainer.sample(8).index.tolist())
+        add(actor, 4)
+        with dr.ReplayBuffer.open(tmp_path / "a", mode="a", stream="late") as late:
+            add(late, 5)
+        actor.commit()
+        for left in (5, 0):
+            with train() as trainer:
+                items = trainer.items()
+                assert set(items[trainer.times_sampled(items) > 0].tolist()) == drawn & set(items.tolist())
+                drawn |= set(trainer.sample(len(items) - len(drawn & set(items.tolist())) - left).index.tolist())
+    with dr.ReplayBuffer.open(tmp_path / "a", stream="0", checkpoint="here") as actor:
+        add(actor, 5)
     with pytest.warns(SamplerWarning, match="without the counts of draws that were there: rows were committed since"):
         train().close()
 

@@ -32,10 +32,7 @@ def play(buffer: dr.ReplayBuffer, versions: list[Any], length: int = 3) -> None:
 
 def two_streams(path: pathlib.Path) -> dr.ReplayBuffer:
     """A reader of two streams of two environments and of three, whose windows have moved on."""
-    writers = [
-        create(path, 24, num_envs=2),
-        dr.ReplayBuffer.open(path, mode="a", stream="other"),
-    ]
+    writers = [create(path, 24, num_envs=2), dr.ReplayBuffer.open(path, mode="a", stream="other")]
     play(writers[0], [9, 0, 1, None, 2, 5, 4])
     play(writers[1], [5, 3, "5", 4, 6, 2, True])
     for writer in writers:
@@ -148,8 +145,10 @@ def test_integers_that_no_float_holds_count_exactly(
     tmp_path: pathlib.Path, versions: list[Any], within: float, drawn: set[int]
 ) -> None:
     recent, groups = dr.Recent(by="version", within=within), dr.Groups("prompt", 1, version="version", within=within)
-    with create(tmp_path / "a", 30, sampler=recent) as buffer:
-        other = dr.ReplayBuffer.open(tmp_path / "a", mode="a", stream="empty")
+    with (
+        create(tmp_path / "a", 30, sampler=recent) as buffer,
+        dr.ReplayBuffer.open(tmp_path / "a", mode="a", stream="empty"),
+    ):
         buffer.refresh()
         for number, version in enumerate(versions):
             play(buffer, [version], 1)
@@ -158,7 +157,6 @@ def test_integers_that_no_float_holds_count_exactly(
         windows, standing = buffer.engine.streams.windows(), buffer.draws.standing
         ids, _ = groups.sample(np.random.default_rng(0), windows, standing, len(drawn))
         assert set(ids.tolist()) == drawn
-        other.close()
 
 
 def test_unknown_facts_are_refused_by_name(tmp_path: pathlib.Path) -> None:

@@ -147,9 +147,8 @@ def test_groups_are_drawn_with_the_same_probability(tmp_path: pathlib.Path) -> N
 
 def test_an_episode_without_a_flag_is_of_no_group(tmp_path: pathlib.Path) -> None:
     """It goes on, or was cut by close, or by the begin of the next one: another episode takes its place."""
-    other = create(tmp_path / "a", 99, sampler=dr.Groups("prompt", 2))
-    play(other, 2, ends=False, prompt="a")  # this writer never comes back
-    other.close()
+    with create(tmp_path / "a", 99, sampler=dr.Groups("prompt", 2)) as other:
+        play(other, 2, ends=False, prompt="a")  # this writer never comes back
     with dr.ReplayBuffer.open(tmp_path / "a", stream="b") as buffer:
         first = 1 << 48
         play(buffer, 3, ends=False, prompt="a")

@@ -109,11 +109,9 @@ def test_an_iteration_that_is_left_begins_again() -> None:
     one = RankedPass(10, 3)
     first = next(iter(one))
     again = iter(one)
-    assert next(again).tolist() == first.tolist()
-    assert one.state_dict()["taken"] == 3
+    assert (next(again).tolist(), one.state_dict()["taken"]) == (first.tolist(), 3)
     one.load_state_dict(one.state_dict(batches=2))
-    assert [len(batch) for batch in one] == [3, 1]
-    assert one.epoch == 1
+    assert ([len(batch) for batch in one], one.epoch) == ([3, 1], 1)
     assert list(again)
     assert one.epoch == 1, "an older iteration's end is not the newer one's"
 
@@ -157,15 +155,13 @@ def test_batches_are_counted_anew_from_where_the_next_iteration_will_begin() -> 
     one = RankedPass(10, 3)
     assert len(list(one)) == 4
     one.set_epoch(1)  # what it stands at already
-    assert one.state_dict(batches=0)["epoch"] == 1
-    assert len(list(prefetched(one, 2))) == 4
+    assert (one.state_dict(batches=0)["epoch"], len(list(prefetched(one, 2)))) == (1, 4)
     one.set_epoch(1)
     assert one.epoch == 1, "an epoch that has ended is given again if it is asked for"
     iter(one)
     assert one.state_dict(batches=1) == {**one.state_dict(), "epoch": 1, "taken": 3}
     one.load_state_dict(one.state_dict(batches=2))
-    assert one.state_dict(batches=1)["taken"] == 9
-    assert [len(batch) for batch in one] == [3, 1]
+    assert (one.state_dict(batches=1)["taken"], [len(batch) for batch in one]) == (9, [3, 1])
     with pytest.raises(InputError, match="at most 2, which is what this iteration has, got 3"):
         one.state_dict(batches=3)
 
@@ -176,8 +172,7 @@ def test_set_epoch_keeps_what_is_left_of_this_one() -> None:
     one.set_epoch(0)
     assert len(one) == 2
     one.set_epoch(5)
-    assert len(one) == 4
-    assert np.concatenate(list(one)).tolist() == order(0, 5, 10).tolist()
+    assert (len(one), np.concatenate(list(one)).tolist()) == (4, order(0, 5, 10).tolist())
 
 
 @pytest.mark.parametrize(
@@ -231,7 +226,6 @@ def test_interrupted_at_any_line_it_goes_on_where_its_state_says() -> None:
             break
         taken.append(one.state_dict()["taken"])
         rest = [int(item) for batch in it for item in batch]
-        assert rest == order(0, 0, 7)[taken[-1] :].tolist()
-        assert one.epoch == 1
+        assert (rest, one.epoch) == (order(0, 0, 7)[taken[-1] :].tolist(), 1)
     assert len(taken) > 10
     assert taken.count(6) == 1, "at its last line the batch was given"

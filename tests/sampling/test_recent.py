@@ -12,7 +12,7 @@ import pytest
 from helpers.configs import Config
 from helpers.model import Leaf
 from helpers.priority_model import LOCAL, Stream, World, chi_square
-from helpers.recording import Recording, reopen
+from helpers.recording import recorded_in, reopen
 
 import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError
@@ -148,8 +148,7 @@ def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
 
 
 def test_a_buffer_keeps_it_and_goes_on_bit_for_bit(path: str) -> None:
-    with CONFIG.create(path, sampler=dr.Recent(half_life=np.float32(20))) as buffer:
-        Recording(CONFIG).add(buffer, 50)
+    with recorded_in(CONFIG, path, 50, sampler=dr.Recent(half_life=np.float32(20))) as (buffer, _):
         with pytest.raises(InputError, match="has no priorities"):
             buffer.update_priorities(buffer.sample(3).index, np.ones(3))
         buffer.checkpoint("here")

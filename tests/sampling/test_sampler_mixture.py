@@ -12,7 +12,7 @@ from helpers.effort import examples
 from helpers.model import Leaf
 from helpers.own_samplers import Newest, Rarest
 from helpers.priority_model import Oracle, Stream, World, chi_square, distributions, moved_on
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, recorded_in, reopen
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, FormatVersionError, InputError, NotEnoughDataError, SamplerWarning
@@ -57,8 +57,7 @@ def test_each_part_draws_what_it_would_draw_alone() -> None:
         assert (weights[:first] == 1).all()
         if size > first:
             others, told = alone.sample(theirs, world.windows(), world.standing, size - first)
-            assert ids[first:].tolist() == others.tolist()
-            assert weights[first:].tolist() == told.tolist()
+            assert (ids[first:].tolist(), weights[first:].tolist()) == (others.tolist(), told.tolist())
         counted = [counted[0] + first, counted[1] + size - first]
         errors = rng.exponential(size=size)
         for each in (sampler, alone):
@@ -86,9 +85,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(path: str, told: Any) -> None:
                 buffer.update_priorities(batch.index, np.sin(batch.index))
         return found
 
-    with CONFIG.create(path, sampler=made()) as buffer:
-        recording = Recording(CONFIG)
-        recording.add(buffer, 40)
+    with recorded_in(CONFIG, path, 40, sampler=made()) as (buffer, recording):
         go_on(buffer)
         recording.add(buffer, 40)
         buffer.sample(9)
@@ -105,8 +102,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(path: str, told: Any) -> None:
 
 def test_a_mixture_with_a_sampler_of_ones_own(path: str) -> None:
     """Has to be given each time, and is then given its state back."""
-    with CONFIG.create(path, sampler=dr.SamplerMixture([Rarest(), dr.Uniform()])) as buffer:
-        Recording(CONFIG).add(buffer, 40)
+    with recorded_in(CONFIG, path, 40, sampler=dr.SamplerMixture([Rarest(), dr.Uniform()])) as (buffer, _):
         buffer.update_priorities(buffer.sample(8).index, np.arange(8.0))
         buffer.checkpoint("here")
         expected = [buffer.sample(5).index.tolist() for _ in range(9)]
@@ -127,10 +123,9 @@ def test_what_a_part_draws_is_checked(path: str) -> None:
             ids, weights = super().sample(*arguments)
             return ids + 10_000, weights
 
-    with CONFIG.create(path, sampler=dr.SamplerMixture([dr.Uniform(), Wrong(3)])) as buffer:
-        Recording(CONFIG).add(buffer, 40)
-        with pytest.raises(InputError, match="gave an id that cannot be sampled"):
-            buffer.sample(4)
+    sampler, said = dr.SamplerMixture([dr.Uniform(), Wrong(3)]), "gave an id that cannot be sampled"
+    with recorded_in(CONFIG, path, 40, sampler=sampler) as (buffer, _), pytest.raises(InputError, match=said):
+        buffer.sample(4)
 
 
 def test_a_state_that_is_none_changes_nothing() -> None:
@@ -145,8 +140,7 @@ def test_a_state_that_is_none_changes_nothing() -> None:
 
 
 def test_a_damaged_count_is_an_error_with_a_name(path: str) -> None:
-    with CONFIG.create(path, sampler=dr.SamplerMixture([dr.Uniform()])) as buffer:
-        Recording(CONFIG).add(buffer, 9)
+    with recorded_in(CONFIG, path, 9, sampler=dr.SamplerMixture([dr.Uniform()])) as (buffer, _):
         buffer.sampler._given = [-3]  # type: ignore[attr-defined]
         buffer.checkpoint("here")
     with pytest.raises(CorruptionError, match="priorities of checkpoint 'here' cannot be read"):

@@ -10,7 +10,7 @@ from helpers.configs import Config
 from helpers.effort import examples
 from helpers.model import Leaf
 from helpers.priority_model import chi_square
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, recorded_in, reopen
 
 import diskreplay as dr
 from diskreplay.errors import InputError, NotEnoughDataError
@@ -37,9 +37,7 @@ def test_the_statistic_tells_uniform_from_not() -> None:
 def test_flat_over_transitions(path: str, special: float, n_step: int) -> None:
     """With steps that are none, several environments, and rows that have left the window."""
     config = Config("uniform", Leaf((2,)), num_envs=3, capacity=90, n_step=n_step)
-    recording = Recording(config, seed=3)
-    with config.create(path) as buffer:
-        recording.add(buffer, 50, special)
+    with recorded_in(config, path, 50, special=special, seed=3) as (buffer, recording):
         expected = recording.log.ids(n_step)
         size = min(64, len(buffer))
         drawn = np.concatenate([buffer.sample(size).index for _ in range(60_000 // size)])
@@ -51,15 +49,13 @@ def test_flat_over_transitions(path: str, special: float, n_step: int) -> None:
 @pytest.mark.long
 def test_flat_over_streams_of_different_size(path: str) -> None:
     config = Config("uniform", Leaf((2,)), num_envs=2, capacity=200)
-    with config.create(path) as buffer:
-        Recording(config).add(buffer, 70, 0.3)
+    with recorded_in(config, path, 70, special=0.3) as (buffer, _):
         with reopen(config, path, stream="b", num_envs=1, capacity=20) as other:
             Recording(Config("b", Leaf((2,)), capacity=20)).add(other, 35, 0.3)
         buffer.refresh()
         drawn = np.concatenate([buffer.sample(64).index for _ in range(1500)])
         values, counts = np.unique(drawn, return_counts=True)
-        assert len(values) == len(buffer)
-        assert set((values >> 48).tolist()) == {0, 1}
+        assert (len(values), set((values >> 48).tolist())) == (len(buffer), {0, 1})
         assert abs(surprise(counts)) < 4
 
 
@@ -130,8 +126,6 @@ def test_nothing_is_a_transition(windows: list[Window]) -> None:
 
 def test_weights_are_one(path: str) -> None:
     config = Config("uniform", Leaf((2,)))
-    with config.create(path) as buffer:
-        Recording(config).add(buffer, 20)
+    with recorded_in(config, path, 20) as (buffer, _):
         weight = buffer.sample(9).weight
-    assert weight.dtype == np.float32
-    assert weight.tolist() == [1.0] * 9
+    assert (weight.dtype, weight.tolist()) == (np.float32, [1.0] * 9)

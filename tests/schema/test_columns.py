@@ -96,8 +96,7 @@ def test_byte_order_is_the_machines(path: str, dtype: str) -> None:
         buffer.add(obs, 0, 0, obs, False, False, x=obs[1])
     with dr.ReplayBuffer.open(path) as buffer:
         batch = buffer.sample(1)
-        assert batch.obs.tolist() == [[0, 1, 2]]
-        assert batch.extra["x"].tolist() == [1]
+        assert (batch.obs.tolist(), batch.extra["x"].tolist()) == ([[0, 1, 2]], [1])
         assert batch.obs.dtype == np.dtype(dtype).newbyteorder("=")
 
 

@@ -51,7 +51,9 @@ def test_each_limit_of_a_layout_holds_where_no_earlier_one_stands_against_it(
     limits = [2 * size > layout.MOST_SHARD_BYTES]  # that stand against a larger shard
     assert count <= layout.MOST_SHARD_CHUNKS
     limits.append(count == layout.MOST_SHARD_CHUNKS)
+    limits.append(2 * column.shard_rows > layout.SHARD_WINDOWS * window)
     assert size >= layout.LEAST_SHARD_BYTES or any(limits)
+    assert count == 1 or column.shard_rows <= layout.SHARD_WINDOWS * window
     enough = size // 2 < layout.LEAST_SHARD_BYTES or window > layout.MOST_SHARDS * column.shard_rows // 2
     assert (
         count == 1 or enough or (size <= layout.SHARD_BYTES and layout.WINDOW_SHARDS * column.shard_rows <= window)
@@ -70,6 +72,8 @@ def test_each_limit_of_a_layout_holds_where_no_earlier_one_stands_against_it(
         ((17,), "float32", 1, 1_000_000, (1024, 32768, 1, "zstd:1")),
         ((17,), "float32", 1, 2_000, (256, 1024, 1, "zstd:1")),
         ((17,), "float32", 64, 10_000, (16, 512, 64, "zstd:1")),
+        ((17,), "float32", 1, 100, (16, 1024, 1, "zstd:1")),
+        ((), "bool", 1, 100, (16, 1024, 1, "zstd:1")),
         ((17,), "float32", 1, 10_000_000, (128, 131072, 1, FLOATS)),
         ((376,), "float32", 1, 1_000_000, (4, 4096, 1, FLOATS)),
     ],

@@ -20,7 +20,7 @@ SIZES = 0, 1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 3 * CHUNK_ROWS + 17
 @pytest.fixture
 def group(tmp_path):
     directory = str(tmp_path / attachments.GROUP)
-    metadata.create_group(FILES, directory)
+    metadata.make(FILES, directory, metadata.group_document())
     return directory
 
 
@@ -53,8 +53,7 @@ def test_bytes_come_back_in_any_order(tmp_path, group, size):
 
 def test_a_file_of_several_shards_comes_back(tmp_path, group):
     data = np.random.default_rng(0).bytes(attachments.SHARD_BYTES + 5)
-    made = written(group, data)
-    with opened(tmp_path, made) as file:
+    with opened(tmp_path, written(group, data)) as file:
         assert file.read() == data
         file.seek(attachments.SHARD_BYTES - 2)
         assert file.read(4) == data[-7:-3]
@@ -98,8 +97,7 @@ def test_what_is_written_is_no_file_of_another_kind(group):
 
 @pytest.mark.parametrize("place", [10, CHUNK_ROWS + 30, -1, -2000])
 def test_a_changed_byte_is_found(tmp_path, group, place):
-    data = np.random.default_rng(0).bytes(2 * CHUNK_ROWS)
-    made = written(group, data)
+    made = written(group, np.random.default_rng(0).bytes(2 * CHUNK_ROWS))
     flip(tmp_path / attachments.GROUP / "learner.pt" / "c.0.0", place)
     with pytest.raises(CorruptionError, match="learner"):
         attachments.verify(FILES, str(tmp_path), made)

@@ -65,14 +65,12 @@ def test_an_index_comes_out_as_it_went_in(entries: list[tuple[int, int]]) -> Non
 
 
 def test_indexes_that_point_outside_or_are_damaged() -> None:
-    entries = np.array([[[0, 40]], [[40, 60]]], np.int64)
-    data = chunks.encode_index(entries)
+    data = chunks.encode_index(np.array([[[0, 40]], [[40, 60]]], np.int64))
     chunks.decode_index(data, 2, 1, 100)
     with pytest.raises(chunks.DamagedError, match="outside"):
         chunks.decode_index(data, 2, 1, 99)
     huge = chunks.seal(np.array([[2**63, 8], [0, 2**64 - 8]], "<u8").tobytes())
-    half = chunks.seal(np.array([[2**64 - 1, 8], [0, 8]], "<u8").tobytes())
-    for bad in (huge, half):
+    for bad in (huge, chunks.seal(np.array([[2**64 - 1, 8], [0, 8]], "<u8").tobytes())):
         with pytest.raises(chunks.DamagedError, match="outside"):
             chunks.decode_index(bad, 2, 1, 100)
     for at in range(len(data)):

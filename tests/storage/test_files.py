@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import itertools
 import os
 import pathlib
 import sys
+import traceback
+import weakref
+from collections.abc import Iterator
 from types import TracebackType
 
 import pytest
@@ -17,7 +22,7 @@ from helpers.testing import FaultyFiles, Interrupts
 import diskreplay as dr
 from diskreplay.errors import ReadFailedError, StoreExistsError, StoreNotFoundError, WriteFailedError
 from diskreplay.storage import local_files
-from diskreplay.storage.files import FileLock
+from diskreplay.storage.files import FileLock, translate, translate_reads
 from diskreplay.storage.local_files import LocalFile, LocalFiles, LocalLock
 
 
@@ -121,6 +126,34 @@ def test_creating_leaves_nothing_where_a_write_is_refused(path: str, number: int
         with pytest.raises(WriteFailedError, match="nothing was made"):
             dr.ReplayBuffer.create(path, spaces.Discrete(2), spaces.Discrete(2), capacity=9, files=faulty)
         assert [entry.name for entry in pathlib.Path(path).parent.iterdir()] == ["a.replay.first"]
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_an_error_that_was_caught_keeps_nothing(reads: bool) -> None:
+    """Regression: from Python 3.12 on only the garbage collector let go of a buffer of which a commit had failed."""
+
+    @contextlib.contextmanager
+    def block() -> Iterator[None]:
+        with translate_reads("a") if reads else translate("writing", "a"):
+            yield
+
+    def fail(held: set[int]) -> None:
+        with block():
+            raise OSError(errno.EIO, f"with {held}")
+
+    held = {1}
+    reference = weakref.ref(held)
+    gc.disable()
+    try:
+        with pytest.raises((ReadFailedError, WriteFailedError)) as caught:
+            fail(held)
+        cause = caught.value.__cause__
+        assert cause is not None
+        assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)] == ["fail"]
+        del held, caught, cause
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [5], [0, 3, 0], [1 << 18], [1, 1 << 18, 2, 3], [300_000, 300_000, 1]])

@@ -196,8 +196,7 @@ def test_their_names_are_neither_damage_nor_somebodys(path: pathlib.Path, name: 
     assert [one.name for one in ops.checkpoints(path)] == ["one"]
     objects = SimulatedObjects()
     with dr.ReplayBuffer.open(path) as buffer:
-        assert buffer.checkpoints == ["one"]
-        assert sorted(buffer.stats()["streams"]) == ["0"]
+        assert (buffer.checkpoints, sorted(buffer.stats()["streams"])) == (["one"], ["0"])
     Push(Store(str(path), LocalFiles()), "0", objects).run()
     assert not [key for key in objects.data if name in key]
 
@@ -236,8 +235,7 @@ def test_a_checkpoint_that_cannot_move_is_dropped_where_it_is(path: pathlib.Path
 
 def test_what_stays_of_it_goes_with_the_next_opening(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Others(monkeypatch, NFS)
-    files = refusing(LocalFiles(), errno.EXDEV)
-    with made(path, files=files) as buffer:
+    with made(path, files=refusing(LocalFiles(), errno.EXDEV)) as buffer:
         add(buffer)
         buffer.checkpoint("one", attachments={"w": bytes(1000)})
         held.hold(path / "checkpoints/one")

@@ -46,6 +46,7 @@ def written(path: pathlib.Path, how: str, codec: str) -> int:
 @pytest.mark.own_thresholds
 @pytest.mark.parametrize("codec", ["lz4hc:9", "zstd:9", "lz4", "none"])
 def test_chunks_of_a_writer_in_a_hurry(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
+    monkeypatch.setattr(columns, "HANDED_BYTES", 64 * 1600)
     calm = written(tmp_path / "calm", "add", codec)
     monkeypatch.setattr(columns, "HURRY_BYTES", -1)
     hurried = written(tmp_path / "hurried", "add", codec)
@@ -59,3 +60,18 @@ def test_chunks_of_a_writer_in_a_hurry(tmp_path: pathlib.Path, monkeypatch: pyte
 @pytest.mark.parametrize(("codec", "lightest"), [("lz4hc:9", "lz4hc:1"), ("zstd:3", "zstd:1"), ("none", "none")])
 def test_the_lightest_of_a_codec(codec: Any, lightest: str) -> None:
     assert str(Codec.parse(codec).lightest) == lightest
+
+
+@pytest.mark.own_thresholds
+def test_chunks_that_leave_before_a_commit_are_forgotten(path: str) -> None:
+    """Regression: they stayed compressed in RAM where no chunk of the window was worth a shard yet."""
+    waiting, zeros, flags = [], np.zeros(2560), np.zeros(2560, bool)
+    options = {"capacity": 16, "commit_rows": 1 << 30, "commit_seconds": 1e9}
+    with dr.ReplayBuffer.create(path, Box(-1, 1, (4,), np.float32), Discrete(2), **options) as buffer:
+        vectors = np.random.default_rng(0).random((2561, 4), np.float32)
+        for count in (128, *[2560] * 12):
+            given = vectors[: count + 1]
+            buffer.extend(given[:-1], zeros[:count].astype(int), zeros[:count], given[1:], flags[:count], flags[:count])
+            buffer.commit()
+            waiting.append(buffer.engine.appender.writer.waiting_bytes())
+    assert max(waiting) < 2 * max(waiting[:3])

@@ -37,6 +37,18 @@ def nested(depth: int) -> Any:
     return value
 
 
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_documents_of_one_array_differ_in_their_rows(path: str, num_envs: int) -> None:
+    with dr.ReplayBuffer.create(path, BOX, spaces.Discrete(3), capacity=90, num_envs=num_envs) as buffer:
+        writer = buffer.engine.streams.writer
+        assert writer is not None
+        for column in writer.columns.values():
+            for rows in (1, 64, 1 << 40):
+                metadata.write_array(LocalFiles(), path, column.column, num_envs, rows)
+                document = metadata.array_document(column.column, num_envs, rows)
+                assert pathlib.Path(path, metadata.NAME).read_bytes() == metadata.dump(document)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("given", "message"),

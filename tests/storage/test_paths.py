@@ -25,10 +25,9 @@ from diskreplay.ops.record import record
 from diskreplay.ops.resize import resize
 from diskreplay.ops.show import show
 from diskreplay.ops.verify import verify
-from diskreplay.remote.objects import checked_url
 from diskreplay.remote.place import default_mirror, open_remote
 from diskreplay.report.write import report
-from diskreplay.storage.paths import checked_path
+from diskreplay.storage.paths import checked_path, checked_url
 
 BOX, TURN = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
 STEPS = [([at / 9] * 3, 1, 1.0, [(at + 1) / 9] * 3, at % 3 == 2, False) for at in range(9)]

@@ -124,8 +124,7 @@ def test_keeping_the_newest_checkpoints_parses_no_others(disk: SimulatedDisk, pa
         parsed.clear()
         buffer.checkpoint("kept-3", keep=2)
         assert sorted(parsed) == ["kept-1", "kept-3"], "the one that is new, and the one that is dropped"
-        assert buffer.checkpoints[-2:] == ["kept-2", "kept-3"]
-        assert len(buffer.checkpoints) == 22
+        assert (buffer.checkpoints[-2:], len(buffer.checkpoints)) == (["kept-2", "kept-3"], 22)
 
 
 def test_a_name_that_another_writer_made_again_is_new(disk: SimulatedDisk) -> None:

@@ -18,26 +18,29 @@ from diskreplay.ops.verify import verify
 from diskreplay.storage import metadata
 
 PATH = "/a.replay"
+BOX, ZEROS = spaces.Box(-1, 1, (2,), np.float32), np.zeros(2, np.float32)
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The directories whose documents are parsed from here on."""
+    found: list[str] = []
+    attributes = metadata.attributes
+    monkeypatch.setattr(metadata, "attributes", lambda at, data: found.append(at) or attributes(at, data))
+    return found
 
 
 @pytest.mark.parametrize("columns", [3, 30])
-def test_many_columns_parse_the_commit_record_no_oftener(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_columns_parse_the_commit_record_no_oftener(columns: int, parsed: list[str]) -> None:
     """Each column that was opened parsed the whole record, twice: of all columns."""
     disk = SimulatedDisk()
     values = {f"c{number}": np.float32(number) for number in range(columns)}
     with dr.ReplayBuffer.create(
-        PATH, spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2), capacity=100, files=disk,
+        PATH, BOX, spaces.Discrete(2), capacity=100, files=disk,
         columns=dict.fromkeys(values, np.float32),
     ) as buffer:  # fmt: skip
-        buffer.add(np.zeros(2, np.float32), 0, 0.0, np.zeros(2, np.float32), False, False, **values)
-    parsed = []
-    attributes = metadata.attributes
-
-    def count(directory: str, data: bytes) -> dict[str, object]:
-        parsed.append(directory)
-        return attributes(directory, data)
-
-    monkeypatch.setattr(metadata, "attributes", count)
+        buffer.add(ZEROS, 0, 0.0, ZEROS, False, False, **values)
+    parsed.clear()
     with dr.ReplayBuffer.open(PATH, mode="r", files=disk) as buffer:
         assert buffer.get(buffer.items()).extra["c2"].tolist() == [2.0]
     assert len(parsed) == 1, "its bytes stay the same"
@@ -46,11 +49,10 @@ def test_many_columns_parse_the_commit_record_no_oftener(columns: int, monkeypat
 def test_opening_reads_the_record_of_each_stream_twice() -> None:
     """It was read once more, and again for each column: nine of a stream without columns of its own."""
     disk = SimulatedDisk()
-    box, zeros = spaces.Box(-1, 1, (2,), np.float32), np.zeros(2, np.float32)
-    dr.ReplayBuffer.create(PATH, box, spaces.Discrete(2), capacity=100, files=disk).close()
+    dr.ReplayBuffer.create(PATH, BOX, spaces.Discrete(2), capacity=100, files=disk).close()
     for number in range(1, 4):
         with dr.ReplayBuffer.open(PATH, mode="a", stream=f"s{number}", files=disk) as buffer:
-            buffer.add(zeros, 0, 0.0, zeros, False, False)
+            buffer.add(ZEROS, 0, 0.0, ZEROS, False, False)
     files = FaultyFiles(disk)
     assert rows_in(PATH, files=files) == 3
     read = collections.Counter(one.path for one in files.operations if one.name == "read" and "/streams/s" in one.path)
@@ -60,12 +62,11 @@ def test_opening_reads_the_record_of_each_stream_twice() -> None:
 
 def test_an_appender_reads_the_others_when_somebody_asks() -> None:
     disk = SimulatedDisk()
-    box, zeros = spaces.Box(-1, 1, (2,), np.float32), np.zeros(2, np.float32)
-    dr.ReplayBuffer.create(PATH, box, spaces.Discrete(2), capacity=64, files=disk).close()
+    dr.ReplayBuffer.create(PATH, BOX, spaces.Discrete(2), capacity=64, files=disk).close()
 
     def added(name: str) -> None:
         with dr.ReplayBuffer.open(PATH, mode="a", stream=name, files=disk) as other:
-            other.add(zeros, 0, 0.0, zeros, False, False)
+            other.add(ZEROS, 0, 0.0, ZEROS, False, False)
 
     added("s1"), added("s2")
     with dr.ReplayBuffer.open(PATH, mode="a", stream="s1", files=disk) as buffer:
@@ -78,47 +79,40 @@ def test_an_appender_reads_the_others_when_somebody_asks() -> None:
 
 def test_verify_reads_each_index_and_lists_each_array_once(tmp_path: pathlib.Path) -> None:
     """Each array was listed three times, and its index read three times: the last time also where no patch needs it."""
-    path, zeros = str(tmp_path / "a.replay"), np.zeros(2, np.float32)
-    with dr.ReplayBuffer.create(path, spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2), capacity=100) as buffer:
-        buffer.add(zeros, 0, 0.0, zeros, False, False)
+    path = str(tmp_path / "a.replay")
+    with dr.ReplayBuffer.create(path, BOX, spaces.Discrete(2), capacity=100) as buffer:
+        buffer.add(ZEROS, 0, 0.0, ZEROS, False, False)
     files = FaultyFiles()
     assert verify(path, files=files).ok
     listed = collections.Counter(os.path.relpath(one.path, path) for one in files.operations if one.name == "list")
     read = collections.Counter(os.path.relpath(one.path, path) for one in files.operations if one.name == "pread")
-    assert listed["streams/0/reward"] == listed["streams/0/patches/place"] == 1
+    assert listed["streams/0/reward"] == listed["streams/0/cuts/place"] == 1
     assert read["streams/0/reward/c.0.0"] == 2, "the index and the chunk"
 
 
 @pytest.mark.parametrize("streams", [2, 6])
 def test_commands_parse_each_checkpoint_once_for_all_streams(
-    streams: int, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+    streams: int, parsed: list[str], tmp_path: pathlib.Path
 ) -> None:
     """``drop`` parsed every checkpoint, of all streams, once for each stream."""
-    path, zeros = str(tmp_path / "a.replay"), np.zeros(2, np.float32)
-    box = spaces.Box(-1, 1, (2,), np.float32)
-    dr.ReplayBuffer.create(path, box, spaces.Discrete(2), capacity=16, shard_rows=16, chunk_rows=4).close()
+    path = str(tmp_path / "a.replay")
+    dr.ReplayBuffer.create(path, BOX, spaces.Discrete(2), capacity=16, shard_rows=16, chunk_rows=4).close()
 
     def fill(rows: int) -> None:
         for number in range(1, streams):
             with dr.ReplayBuffer.open(path, mode="a", stream=f"s{number}") as buffer:
                 for _ in range(rows):
-                    buffer.add(zeros, 0, 0.0, zeros, False, True)
+                    buffer.add(ZEROS, 0, 0.0, ZEROS, False, True)
 
     fill(16)
     with dr.ReplayBuffer.open(path) as buffer:
         for number in range(3):
             buffer.checkpoint(str(number))
     fill(40)
-    parsed: list[str] = []
-    attributes = metadata.attributes
-
-    def count(directory: str, data: bytes) -> dict[str, object]:
-        parsed.extend(name for parent, name in [os.path.split(directory)] if parent.endswith("checkpoints"))
-        return attributes(directory, data)
-
-    monkeypatch.setattr(metadata, "attributes", count)
+    parsed.clear()
     shards = list(tmp_path.glob("a.replay/streams/s1/obs/c.*"))
     drop(path, ["0", "1", "2"])
     said = "whether it is there, whether it is pending, and when it is dropped"
-    assert sorted(parsed) == ["0", "0", "0", "1", "1", "1", "2", "2", "2"], said
+    names = sorted(name for parent, name in map(os.path.split, parsed) if parent.endswith("checkpoints"))
+    assert names == ["0", "0", "0", "1", "1", "1", "2", "2", "2"], said
     assert len(list(tmp_path.glob("a.replay/streams/s1/obs/c.*"))) == len(shards) - 1, "the space is given back"

@@ -96,8 +96,7 @@ def test_errors_of_the_disk_and_newer_versions_are_no_reason_to_read_a_copy(stor
 
 
 def test_copies_that_differ_are_refused_without_a_root_and_a_problem_beside_one(store: pathlib.Path) -> None:
-    other = line.create(f"{store}.other")
-    other.close()
+    line.create(f"{store}.other").close()
     shutil.copy(f"{store}.other/{COPY}", store / OTHER)
     assert rows_in(store) == 5
     (problem,) = verify(store).problems
@@ -141,8 +140,7 @@ def test_copies_of_a_store_have_it(store: pathlib.Path) -> None:
 
 def crashes(deed: str) -> Iterator[tuple[SimulatedDisk, bool]]:
     """The disk after a crash at each operation of a deed, and whether the deed had ended."""
-    step = stride(7, f"operations of {deed}")
-    for number in itertools.count(0, step):
+    for number in itertools.count(0, stride(7, f"operations of {deed}")):
         disk = SimulatedDisk()
         files = FaultyFiles(disk)
         if deed != "create":
@@ -176,8 +174,7 @@ def test_a_crash_leaves_a_root_and_copies_that_are_right(deed: str) -> None:
             assert set(map(json.dumps, copies.values())) == {json.dumps(Store("/a.replay", disk).attributes)}
         made = line.create if deed == "create" and not there else dr.ReplayBuffer.open
         made("/a.replay", files=disk).close()
-        names = [path for path in disk.contents() if ".tmp" in path or path == "/a.replay/lock"]
-        assert names == []
+        assert [path for path in disk.contents() if ".tmp" in path or path == "/a.replay/lock"] == []
         assert disk.size("/a.replay/zarr.json")
         assert verify("/a.replay", files=disk).ok
     assert ended == 3

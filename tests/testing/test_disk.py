@@ -21,8 +21,7 @@ REFUSALS = {errno.ENOTDIR, errno.ENOENT, errno.EISDIR, errno.EINVAL, errno.ENOTE
 
 
 def test_the_examples_run() -> None:
-    outcome = doctest.testmod(helpers.testing, raise_on_error=True)
-    assert outcome.attempted > 8
+    assert doctest.testmod(helpers.testing, raise_on_error=True).attempted > 8
     assert helpers.testing.__all__ == sorted(helpers.testing.__all__, key=lambda name: (not name.isupper(), name))
 
 
@@ -98,8 +97,7 @@ def test_what_was_not_synced_may_be_lost_and_what_was_may_not() -> None:
     assert disk.after_power_loss().contents() == {"/d": None, "/d/both": b"x" * 500, "/d/name-only": b""}
     assert disk.after_kill().contents() == disk.contents()
     assert disk.after_kill().after_power_loss().contents() == disk.after_power_loss().contents()
-    seen = {str(disk.after_power_loss(random.Random(seed)).contents()) for seed in range(200)}
-    assert len(seen) > 20
+    assert len({str(disk.after_power_loss(random.Random(seed)).contents()) for seed in range(200)}) > 20
     for seed in range(200):
         after = disk.after_power_loss(random.Random(seed)).contents()
         assert after["/d/both"] == b"x" * 500

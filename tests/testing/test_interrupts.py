@@ -73,8 +73,7 @@ def counting() -> Iterator[int]:
 
 
 def test_the_example_runs() -> None:
-    outcome = doctest.testmod(interrupts, raise_on_error=True)
-    assert outcome.attempted > 5
+    assert doctest.testmod(interrupts, raise_on_error=True).attempted > 5
 
 
 @pytest.mark.parametrize("work", [guarded, nested, trying])

@@ -253,8 +253,7 @@ def test_a_provenance_that_tells_no_number(path: str, fps: Any) -> None:
 
 def test_times_are_rounded_as_lerobot_rounds_them() -> None:
     view = dr.DeltaTimestamps({"a": [-1 / 3, 0.066666, 0.1334], "b": np.array([0.0, 1 / 30])}, fps=30)
-    assert view.steps == {"a": (-10, 2, 4), "b": (0, 1)}
-    assert view.reach == 4
+    assert (view.steps, view.reach) == ({"a": (-10, 2, 4), "b": (0, 1)}, 4)
     assert dr.DeltaTimestamps({"a": [0.05, 0.15]}, fps=10, tolerance_s=0.06).steps == {"a": (0, 2)}
     assert dr.DeltaTimestamps({"a": [-0.5]}, fps=10).reach == 0
 

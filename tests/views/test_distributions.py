@@ -11,7 +11,7 @@ from helpers.configs import Config
 from helpers.effort import examples
 from helpers.model import STREAM_SHIFT, Leaf, Log, Step
 from helpers.priority_model import chi_square
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, recorded_in, reopen
 from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, goals, items, name_of, place, reward_fn, sources
 
 import diskreplay as dr
@@ -20,12 +20,7 @@ import diskreplay as dr
 @pytest.mark.long
 @pytest.mark.parametrize(
     "view",
-    [
-        dr.Sequence(4, burn_in=1),
-        dr.Sequence(3, stride=3, pad=False),
-        dr.Sequence(9, across=True),
-        dr.PaddedEpisodes(5),
-    ],
+    [dr.Sequence(4, burn_in=1), dr.Sequence(3, stride=3, pad=False), dr.Sequence(9, across=True), dr.PaddedEpisodes(5)],
     ids=name_of,
 )
 def test_items_are_drawn_alike(path: str, view: Any) -> None:
@@ -154,8 +149,7 @@ def test_functions_are_called_once_a_batch(path: str, config: Config) -> None:
         calls.append((achieved.copy(), desired.copy(), {name: value.copy() for name, value in info.items()}))
         return [[float(each)] for each in range(len(achieved))]  # as a column, as some compute_reward do
 
-    with config.create(path, view=dr.Hindsight(remember, "episode", 0.5, remember)) as buffer:
-        Recording(config).add(buffer, 30)
+    with recorded_in(config, path, 30, view=dr.Hindsight(remember, "episode", 0.5, remember)) as (buffer, _):
         batch = buffer.sample(20)
     chosen = batch.relabelled
     assert 0 < chosen.sum() < 20
@@ -179,9 +173,7 @@ def test_a_wider_goal_takes_what_was_achieved(path: str) -> None:
         return np.zeros(len(achieved))
 
     config = Config("wider", space)
-    with config.create(path, view=dr.Hindsight(remember, "final", 1.0)) as buffer:
-        recording = Recording(config)
-        recording.add(buffer, 10, special=0.0)
+    with recorded_in(config, path, 10, special=0.0, view=dr.Hindsight(remember, "final", 1.0)) as (buffer, recording):
         batch = buffer.sample(9)
     assert dtypes == [(np.dtype(np.float32), np.dtype(np.float64))]
     assert batch.obs["desired_goal"].dtype == np.float64
@@ -191,8 +183,7 @@ def test_a_wider_goal_takes_what_was_achieved(path: str) -> None:
 @pytest.mark.parametrize("view", HINDSIGHT, ids=name_of)
 def test_relabelling_leaves_the_store_alone(path: str, view: Any) -> None:
     config = GOAL_CONFIGS[1]
-    with config.create(path, view=view) as buffer:
-        Recording(config).add(buffer, 18)
+    with recorded_in(config, path, 18, view=view) as (buffer, _):
         ids = np.arange(6)
         before = buffer.get(ids)
         for _ in range(20):

@@ -9,7 +9,7 @@ import pytest
 from helpers.configs import CONFIGS, Config
 from helpers.effort import stride
 from helpers.model import Leaf, Log
-from helpers.recording import Recording, reopen
+from helpers.recording import Recording, recorded_in, reopen
 from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, check, items, name_of, standings
 
 import diskreplay as dr
@@ -106,9 +106,7 @@ def test_what_stands_now_or_never_stays_so(path: str, view: Any) -> None:
 
 def test_episodes_are_those_that_the_buffer_lists(path: str) -> None:
     config = Config("episodes", Leaf((2,)), num_envs=2, capacity=80)
-    recording = Recording(config, seed=2)
-    with config.create(path, view=dr.PaddedEpisodes(50)) as buffer:
-        recording.add(buffer, 70)
+    with recorded_in(config, path, 70, seed=2, view=dr.PaddedEpisodes(50)) as (buffer, recording):
         whole = [each for each in buffer.episodes if each.complete_start and each.ended]
         batch = buffer.get([each.start * 2 + each.env for each in whole])
         assert len(whole) > 5
@@ -120,9 +118,6 @@ def test_episodes_are_those_that_the_buffer_lists(path: str) -> None:
 @pytest.mark.parametrize("view", [view for view in VIEWS if not isinstance(view, dr.Transition)], ids=name_of)
 def test_nothing_asked_for(path: str, view: Any) -> None:
     config = CONFIGS[14]
-    with config.create(path, view=view) as buffer:
-        Recording(config).add(buffer, 10)
+    with recorded_in(config, path, 10, view=view) as (buffer, _):
         batch = buffer.get(np.empty(0, np.int64))
-        assert len(batch) == 0
-        assert batch.reward.shape[0] == 0
-        assert batch.reward.ndim == 2
+        assert (len(batch), batch.reward.shape[0], batch.reward.ndim) == (0, 0, 2)

@@ -100,8 +100,7 @@ def check_shapes(batch: Any, form: Any) -> None:
             assert isinstance(shown, dr.Lists)
             continue
         how = form if isinstance(form, dr.Pad) else dr.Pad()
-        assert shown.values.shape == shown.mask.shape
-        assert shown.values.shape[-1] % how.multiple == 0
+        assert (shown.values.shape, shown.values.shape[-1] % how.multiple) == (shown.mask.shape, 0)
         assert how.to is None or shown.values.shape[-1] == how.to
         assert not shown.values[~shown.mask].any()
         assert (shown.mask.sum(axis=-1) == shown.length).all()
@@ -126,8 +125,7 @@ def test_some_entries_of_a_batch_keep_all_their_rows(path: str, view: Any, form:
         batch = rb.get(rb.items()[:5])
         for key in KEYS:
             some, wanted = batch[key], rb.get(batch.index[key])
-            assert len(some) == len(batch.index[key])
-            assert some.reward.tolist() == wanted.reward.tolist()
+            assert (len(some), some.reward.tolist()) == (len(batch.index[key]), wanted.reward.tolist())
             for shown, want in zip(shown_leaves(some), shown_leaves(wanted), strict=True):
                 assert rows_of(shown) == rows_of(want)
 

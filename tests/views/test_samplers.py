@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.effort import examples
 from helpers.priority_model import chi_square
-from helpers.recording import Recording
+from helpers.recording import recorded_in
 from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, check, items, name_of
 
 import diskreplay as dr
@@ -27,8 +27,7 @@ SAMPLERS: dict[str, Any] = {
 @pytest.mark.parametrize("view", [*VIEWS, *HINDSIGHT], ids=name_of)
 def test_sample_update_sample(path: str, view: Any, sampler: str) -> None:
     config = GOAL_CONFIGS[2]
-    recording = Recording(config, seed=11)
-    with config.create(path, view=view, sampler=SAMPLERS[sampler]()) as buffer:
+    with recorded_in(config, path, seed=11, view=view, sampler=SAMPLERS[sampler]()) as (buffer, recording):
         for _ in range(3):
             recording.add(buffer, 18)
             for at in range(4):
@@ -53,9 +52,10 @@ def test_sample_update_sample(path: str, view: Any, sampler: str) -> None:
 def test_priorities_of_items_decide(path: str, view: Any) -> None:
     """By the chances that the sampler itself names, and the paper's formula."""
     config = GOAL_CONFIGS[2]
-    recording = Recording(config, seed=11)
-    with config.create(path, view=view, sampler=dr.Proportional(1.0, 1.0, epsilon=1e-9)) as buffer:
-        recording.add(buffer, 60)
+    with recorded_in(config, path, 60, seed=11, view=view, sampler=dr.Proportional(1.0, 1.0, epsilon=1e-9)) as (
+        buffer,
+        recording,
+    ):
         there = items(view, [recording.log])
         errors = np.arange(1.0, len(there) + 1)
         buffer.update_priorities(there, errors)

@@ -146,16 +146,13 @@ class DiskDataset(OverStores, ReplayBufferBase):  # type: ignore[misc]  # d3rlpy
     @property
     def transition_count(self) -> int:
         """The number of transitions, with the last ones of truncated episodes."""
-        if self._fixed is not None:
-            return len(self._fixed)
-        return transitions(self.store)
+        return transitions(self.store) if self._fixed is None else len(self._fixed)
 
     def _ids(self, positions: Any) -> Ids:
         """Return the ids at positions: episode after episode, or in the order of time if the store is written."""
-        if self._fixed is not None:
-            found: Ids = self._fixed[positions]
-            return found
-        return ids_of(self.store, window(self.store).begin + np.asarray(positions), 0)
+        if self._fixed is None:
+            return ids_of(self.store, window(self.store).begin + np.asarray(positions), 0)
+        return cast(Ids, self._fixed[positions])
 
     def _draw(self, size: int) -> Ids:
         count = self.transition_count

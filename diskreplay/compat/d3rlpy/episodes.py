@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from d3rlpy.dataset import Signature
@@ -24,6 +24,8 @@ from diskreplay.compat.rows import EpisodePlace, episode_places, places, read_pa
 from diskreplay.errors import InputError
 from diskreplay.schema.columns import REWARD
 from diskreplay.schema.ids import Ids
+
+Part = TypeVar("Part")
 
 BLOCK_BYTES = 16 << 20
 """The most bytes of observations that are read at once."""
@@ -97,13 +99,13 @@ class Reader:
         )
         return LastStep(shaped, place.facts[LAST_REWARD])
 
-    def once(self, what: str, key: Any, read: Callable[[], Any]) -> Any:
+    def once(self, what: str, key: Any, read: Callable[[], Part]) -> Part:
         """Return what ``read`` gives, and hold it for the episode that was looked at last."""
         held = self._held.get(what)
         if held is None or held[0] != key:
             self._held.pop(what, None)  # before the next one is read
             held = self._held[what] = key, read()
-        return held[1]
+        return cast(Part, held[1])
 
     def actions(self, ids: Ids) -> Array:
         """Return the actions ``(n, *action_shape)``, each read once."""
@@ -228,10 +230,9 @@ class DiskEpisode:
 
     @property
     def _ids(self) -> Ids:
-        ids: Ids = self._place.ids(np.arange(self._place.steps, dtype=np.int64))
-        return ids
+        return cast(Ids, self._place.ids(np.arange(self._place.steps, dtype=np.int64)))
 
-    def _once(self, what: str, read: Callable[[], Any]) -> Any:
+    def _once(self, what: str, read: Callable[[], Part]) -> Part:
         return self._reader.once(what, (self._place, self._after is None), read)
 
     @property
@@ -257,16 +258,12 @@ class DiskEpisode:
             last = found[-1] if known is None else known.reshape(found.shape[1:])
             return np.concatenate([found, last[None]])
 
-        found: Array = self._once("actions", read)
-        return found
+        return self._once("actions", read)
 
     @property
     def rewards(self) -> Array:
-        def read() -> Array:
-            return _with_last(self._reader.rewards(self._ids)[:, 0], self.terminated, self._after)
-
-        found: Array = self._once("rewards", read)
-        return found
+        rewards = self._reader.rewards
+        return self._once("rewards", lambda: _with_last(rewards(self._ids)[:, 0], self.terminated, self._after))
 
     @property
     def observation_signature(self) -> Signature:

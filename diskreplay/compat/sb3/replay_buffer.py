@@ -8,10 +8,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
+from diskreplay.buffers.joining import Joint
 from diskreplay.checks import check_count
 from diskreplay.compat.disk_array import DiskArray
 from diskreplay.compat.first_step import FrameStack, SharedStore, VectorBuffer
@@ -195,7 +195,7 @@ class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3
             batches.append(store.sample(min(batch_size, len(store))))
             batch_size -= len(batches[-1])
         batches = batches or [store.get([])]
-        return self._tensors(batches[0] if len(batches) == 1 else _joined(batches), env)
+        return self._tensors(Joint([len(batch) for batch in batches], ()).join(batches), env)
 
     def _get_samples(self, batch_inds: NDArray[np.int64], env: Any = None) -> Any:
         env_indices = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))
@@ -239,16 +239,6 @@ class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3
                 "episodes"
             )
         self.store.cut()
-
-
-def _joined(batches: list[Batch]) -> Batch:
-    def join(parts: list[Any]) -> Any:
-        if isinstance(parts[0], Mapping):
-            return {key: join([part[key] for part in parts]) for key in parts[0]}
-        return np.concatenate(parts)
-
-    names = [field.name for field in dataclasses.fields(batches[0])]
-    return type(batches[0])(**{name: join([getattr(batch, name) for batch in batches]) for name in names})
 
 
 class _Dones(DiskArray):

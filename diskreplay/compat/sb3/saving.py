@@ -19,7 +19,7 @@ import json
 import pathlib
 import random
 from collections.abc import Iterator
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 import torch
@@ -145,25 +145,27 @@ def load(
                 f"no checkpoint of the store at {full_path(path)!r} has a model: save(model) makes one"
             )
         found = stored.checkpoint(name)
-        with stored.open_attachment(found, MODEL) as file, stored.open_attachment(found, RANDOM) as state:
-            data = _data(file, options)
+        with stored.open_attachment(found, MODEL) as file, stored.open_attachment(found, RANDOM) as kept:
+            state = json.load(kept)
+            given = {**_data(file, options)["replay_buffer_kwargs"], "path": str(path)}
             file.seek(0)
-            given = {**data["replay_buffer_kwargs"], "path": str(path)}
-            return _load(algorithm, file, env, name, given, json.load(state) if restore_random else None, options)
-    source = pathlib.Path(checked_path(path))
-    source = source if source.suffix or source.exists() else source.with_suffix(".zip")
-    data = _data(source, options)
-    if NAMED not in data:
-        raise InputError(
-            f"{str(source)!r} names no checkpoint of a buffer: diskreplay.compat.sb3.save(model, path) writes one that "
-            f"does; {algorithm.__name__}.load(path) opens the buffer as it is now"
-        )
-    model: Any = _load(algorithm, source, env, data[NAMED], data["replay_buffer_kwargs"], None, options)
-    delattr(model, NAMED)
+            model = _load(algorithm, file, env, name, given, options)
+    else:
+        source = pathlib.Path(checked_path(path))
+        source = source if source.suffix or source.exists() else source.with_suffix(".zip")
+        data = _data(source, options)
+        if NAMED not in data:
+            raise InputError(
+                f"{str(source)!r} names no checkpoint of a buffer: diskreplay.compat.sb3.save(model, path) writes one "
+                f"that does; {algorithm.__name__}.load(path) opens the buffer as it is now"
+            )
+        name = data[NAMED]
+        model = _load(algorithm, source, env, name, data["replay_buffer_kwargs"], options)
+        delattr(model, NAMED)
+        state = _store(model).checkpoint_metadata(name)["random"]
     if restore_random:
-        _restore_random(model, _store(model).checkpoint_metadata(data[NAMED])["random"], data[NAMED])
-    zipped: Algorithm = model
-    return zipped
+        _restore_random(model, state, name)
+    return model
 
 
 def _is_store(path: PathLike) -> bool:
@@ -176,17 +178,13 @@ def _data(source: Any, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _load(
-    algorithm: type[Algorithm], source: Any, env: Any, name: str, given: dict[str, Any],
-    state: dict[str, Any] | None, options: dict[str, Any],
-) -> Algorithm:  # fmt: skip
+    algorithm: type[Algorithm], source: Any, env: Any, name: str, given: dict[str, Any], options: dict[str, Any]
+) -> Algorithm:
     given = {**given, **options.pop("replay_buffer_kwargs", {})}
     kind: Any = algorithm
-    model: Any = kind.load(source, env, replay_buffer_kwargs={**given, "checkpoint": name}, **options)
+    model = kind.load(source, env, replay_buffer_kwargs={**given, "checkpoint": name}, **options)
     model.replay_buffer_kwargs = given
-    if state is not None:
-        _restore_random(model, state, name)
-    loaded: Algorithm = model
-    return loaded
+    return cast(Algorithm, model)
 
 
 class DiskCheckpointCallback(BaseCallback):  # type: ignore[misc]  # SB3 is not followed by mypy

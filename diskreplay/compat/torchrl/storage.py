@@ -31,7 +31,6 @@ from diskreplay.checks import check_array, check_count
 from diskreplay.compat.arguments import numbers, rewards
 from diskreplay.compat.location import Location, close_with
 from diskreplay.compat.ring import Ring
-from diskreplay.compat.rows import window
 from diskreplay.compat.stores import OPEN_OPTIONS, TAKE_OVER, check_ring, closed_on_failure, named_checkpoint
 from diskreplay.compat.torchrl import storage_checkpoints
 from diskreplay.compat.torchrl.tensor_layout import TORCHRL, TensorLayout, layout_of, stored_layout
@@ -159,9 +158,7 @@ class DiskStorage(StoreStorage):  # type: ignore[misc]  # torchrl is not followe
     def _total_shape(self) -> torch.Size:
         return torch.Size([self.max_size])
 
-    @property
-    def _len_along_dim0(self) -> int:
-        return len(self)
+    _len_along_dim0 = _len
 
     def register_save_hook(self, hook: Any) -> Never:
         """Raise InputError: hooks rewrite what is copied, and a checkpoint copies nothing."""
@@ -221,7 +218,7 @@ class DiskReplayStorage(Checkpointed, DiskStorage):
         self._frame_stack = dict(frame_stack or {})
         self._options = {"cache_bytes": cache_bytes, **options}
         self._rows: TensorDictReader | None = None
-        self._ring: Ring | None = None
+        self._ring = Ring(lead=(max_size,))
         self._place = Location(path, self)
         checkpoint = named_checkpoint([self._place], checkpoint)
         if self._place.exists:
@@ -275,14 +272,16 @@ class DiskReplayStorage(Checkpointed, DiskStorage):
 
     def make_store(self, layout: TensorLayout) -> None:
         """Make the store for tensordicts of a layout."""
-        options = {"cache_bytes": CACHE_BYTES, **self._options}
-        options.pop(TAKE_OVER, None)
-        options["provenance"] = {**options.get("provenance", {}), TORCHRL: layout.to_json()}
         names = {leaf.key: leaf.name for leaf in layout.of("obs")}
         stacks = {key if isinstance(key, tuple) else (key,): count for key, count in self._frame_stack.items()}
         for key in stacks.keys() - names.keys():
             raise InputError(f"frame_stack: {key!r} is no observation; those are {sorted(names)}")
-        options["frame_stack"] = {names[key]: count for key, count in stacks.items()}
+        options = {
+            **self._options,
+            "frame_stack": {names[key]: count for key, count in stacks.items()},
+            "provenance": {**self._options.get("provenance", {}), TORCHRL: layout.to_json()},
+        }
+        options.pop(TAKE_OVER, None)
         store = Store.create(self.path, capacity=self.max_size, seed=0, **layout.create(), **options)
         with closed_on_failure(store):
             self._take(store, layout, None)
@@ -293,7 +292,7 @@ class DiskReplayStorage(Checkpointed, DiskStorage):
 
     def _take(self, store: Store, layout: TensorLayout, pos: int | None) -> None:
         close_with(self, store)
-        self._ring = Ring(store)
+        self._ring.lay(store)
         if pos is not None:
             self._ring.turn(pos)
         self._rows = TensorDictReader(store, layout, self.device)
@@ -328,7 +327,7 @@ class DiskReplayStorage(Checkpointed, DiskStorage):
     def pos(self) -> int:
         """The slot of the next row."""
         self._reader()
-        return 0 if self._ring is None else self._ring.pos
+        return self._ring.pos
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Append rows.
@@ -394,15 +393,11 @@ class DiskReplayStorage(Checkpointed, DiskStorage):
         return layout_of(rows, any(isinstance(writer, TensorDictRoundRobinWriter) for writer in writers))
 
     def _ids(self, slots: Ids) -> Ids:
-        assert self._ring is not None
         return self._ring.entries(slots)[0]
 
     def __len__(self) -> int:
-        store = self.store
-        if store is None:
-            return 0
-        begin, end = window(store)
-        return end - begin
+        self._reader()
+        return self._ring.count
 
     def clear(self) -> None:
         """Remove all rows; ``ReplayBuffer.empty`` does this."""
@@ -451,8 +446,7 @@ class DiskReplayStorage(Checkpointed, DiskStorage):
 
     def restart(self, pos: int) -> None:
         """Put the next row in slot ``pos`` after the first rows were written."""
-        if self._ring is not None:
-            self._ring.turn(pos)
+        self._ring.turn(pos)
         self._look_at_end()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -467,7 +461,7 @@ class DiskReplayStorage(Checkpointed, DiskStorage):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         path = state.pop("path")
-        Storage.__setstate__(self, {**state, "_rows": None, "_ring": None})
+        Storage.__setstate__(self, {**state, "_rows": None, "_ring": Ring(lead=(state["max_size"],))})
         self._place = Location(path, self)
 
     def __repr__(self) -> str:

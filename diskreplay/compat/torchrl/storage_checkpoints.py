@@ -16,7 +16,7 @@ import pathlib
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from torchrl.data.replay_buffers.checkpointers import StorageCheckpointerBase
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.compat.torchrl.tensor_layout import TensorLayout, stored_layout
-from diskreplay.compat.torchrl.tensordicts import TensorDictReader
+from diskreplay.compat.torchrl.tensordicts import TensorDictReader, in_layout
 from diskreplay.errors import CheckpointError, InputError
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.storage.files import replace, translate
@@ -46,32 +46,8 @@ COPY_ROWS = 1024
 """The number of rows that are copied at a time."""
 
 
-class Storage(Protocol):
-    """The part of a :class:`~diskreplay.compat.torchrl.DiskReplayStorage` that a checkpoint needs."""
-
-    making: str | None
-    keep_checkpoints: int
-    max_size: int
-
-    @property
-    def store(self) -> Store | None: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def temporary(self) -> bool: ...
-    @property
-    def layout(self) -> TensorLayout | None: ...
-    @property
-    def pos(self) -> int: ...
-    def __len__(self) -> int: ...
-    def get(self, index: Any) -> TensorDict: ...
-    def set(self, cursor: Any, data: Any) -> None: ...
-    def clear(self) -> None: ...
-    def make_store(self, layout: TensorLayout) -> None: ...
-    def open_store(self, checkpoint: str | None = None, pos: int | None = None) -> None: ...
-    def empty_copy(self, path: pathlib.Path) -> Storage: ...
-    def restart(self, pos: int) -> None: ...
-    def close(self) -> None: ...
+Storage = Any
+"""A :class:`~diskreplay.compat.torchrl.DiskReplayStorage`, whose module imports this one; to mypy its base is Any."""
 
 
 class Checkpointer(StorageCheckpointerBase):  # type: ignore[misc]  # torchrl is not followed by mypy
@@ -130,7 +106,6 @@ def state_of(storage: Storage) -> dict[str, Any]:
         return _state(storage, None)
     if storage.temporary:
         layout, pos, count = storage.layout, storage.pos, len(storage)
-        assert layout is not None
         rows = storage.get(np.arange(pos, pos + count) % count if count else [])  # oldest first
         tensors = [rows[leaf.key].cpu() for leaf in layout.leaves]
         return {**_state(storage, None), "layout": layout.to_json(), "tensors": tensors}
@@ -157,7 +132,9 @@ def load_state(storage: Storage, state: dict[str, Any]) -> None:
     name = state["checkpoint"]
     if "tensors" in state:
         layout = TensorLayout.from_json(state["layout"])
-        _replace(storage, layout, iter([_tensordict(layout, state["tensors"])]), state["pos"])
+        tensors = iter(state["tensors"])
+        rows = in_layout(layout, len(state["tensors"][0]), lambda leaf: next(tensors))
+        _replace(storage, layout, iter([rows]), state["pos"])
     elif name is None:
         storage.clear()
     elif (state["path"] and full_path(state["path"]) != storage.path) or not _gone_back(storage, name, state["pos"]):
@@ -223,27 +200,12 @@ def _blocks(source: Store, layout: TensorLayout) -> Iterator[TensorDict]:
         yield reader.whole(block, block)
 
 
-def _tensordict(layout: TensorLayout, tensors: list[torch.Tensor]) -> TensorDict:
-    count = len(tensors[0])
-    found = TensorDict({}, [count])
-    for node in layout.nodes:
-        if node.key:
-            found[node.key] = TensorDict({}, [count, *node.batch])
-    for leaf, tensor in zip(layout.leaves, tensors, strict=True):
-        found[leaf.key] = tensor
-    found.batch_size = [count, *layout.nodes[0].batch]
-    return found
-
-
 def _copy_of(storage: Storage, folder: pathlib.Path, before: str | None) -> dict[str, Any]:
     """Copy a temporary store into a directory, beside the copy that is there, and return the new one's state."""
-    assert storage.store is not None
-    assert storage.layout is not None
     name = next(name for name in COPIES if name != before)
     shutil.rmtree(folder / name, ignore_errors=True)
     copy = storage.empty_copy(folder / name)
     _replace(copy, storage.layout, _blocks(storage.store, storage.layout), storage.pos)
-    assert copy.store is not None
     copy.store.checkpoint(COPY)
     copy.close()
     return {**_state(storage, COPY), "copy": name}

@@ -229,15 +229,19 @@ def standard(schema: Schema) -> TensorLayout:
     episodes. InputError where two of them would have one key.
     """
     observations = [(_parts(column.name, OBS, "observation"), column.name) for column in schema.obs_columns]
-    leaves = [Leaf(key, "obs", name) for key, name in observations]
-    leaves += [Leaf((NEXT, *key), "next_obs", name) for key, name in observations]
-    leaves += [Leaf((ACTION, *column.name.split("/")[1:]), "action", column.name) for column in schema.action_columns]
-    leaves += [Leaf((name,), "none", shape=(1,), dtype="bool") for name in (DONE, TERMINATED, TRUNCATED)]
-    ends: list[tuple[str, Source]] = [(DONE, "done"), (TERMINATED, "terminated"), (TRUNCATED, "truncated")]
-    leaves += [Leaf((NEXT, name), source, shape=(1,)) for name, source in [(REWARD, "reward"), *ends]]
-    leaves += [Leaf((column.name,), "column", column.name) for column in schema.extra_columns]
-    leaves += [Leaf((name,), "later", name) for c in schema.later for name in (c.name, c.name + KNOWN)]
-    leaves += [Leaf(TRAJECTORIES, "slot", "", (), "int64")]
+    leaves = [
+        *(Leaf(key, "obs", name) for key, name in observations),
+        *(Leaf((NEXT, *key), "next_obs", name) for key, name in observations),
+        *(Leaf((ACTION, *column.name.split("/")[1:]), "action", column.name) for column in schema.action_columns),
+        *(Leaf((name,), "none", shape=(1,), dtype="bool") for name in (DONE, TERMINATED, TRUNCATED)),
+        Leaf((NEXT, REWARD), "reward", shape=(1,)),
+        Leaf((NEXT, DONE), "done", shape=(1,)),
+        Leaf((NEXT, TERMINATED), "terminated", shape=(1,)),
+        Leaf((NEXT, TRUNCATED), "truncated", shape=(1,)),
+        *(Leaf((column.name,), "column", column.name) for column in schema.extra_columns),
+        *(Leaf((name,), "later", name) for c in schema.later for name in (c.name, c.name + KNOWN)),
+        Leaf(TRAJECTORIES, "slot", "", (), "int64"),
+    ]
     seen: set[Key] = set()
     for leaf in leaves:
         if any(leaf.key[: len(key)] == key or key[: len(leaf.key)] == leaf.key for key in seen):

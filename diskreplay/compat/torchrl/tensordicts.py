@@ -38,15 +38,9 @@ class TensorDictReader:
     def whole(self, ids: Ids, slots: Ids) -> TensorDict:
         """Return the rows with all leaves, ``(n, ...)``; ``slots`` are the values of leaves that show their numbers."""
         batch = self.store.get(ids)
-        found = TensorDict({}, [len(ids)], device=self.device)
-        for node in self.layout.nodes:
-            if node.key:
-                found[node.key] = TensorDict({}, [len(ids), *node.batch], device=self.device)
-        for leaf in self.layout.leaves:
-            found[leaf.key] = self._tensor(leaf, _shown(leaf, batch, slots))
-        for node in self.layout.nodes[:1]:
-            found.batch_size = [len(ids), *node.batch]
-        return found
+        return in_layout(
+            self.layout, len(ids), lambda leaf: self._tensor(leaf, _shown(leaf, batch, slots)), self.device
+        )
 
     def lazy(self, ids: Ids, slots: Ids) -> LazyRows:
         """Return rows whose leaves are read when first asked for, which raises EvictedError if a row is gone by then.
@@ -72,9 +66,7 @@ class TensorDictReader:
         schema = self.store.schema
         if leaf.source in ("obs", "next_obs"):
             at = [column.name for column in schema.obs_columns].index(leaf.name)
-            if leaf.source == "obs":
-                return samples.current(at)
-            return samples.observe_next(at, [rows for _, _, rows, _ in samples.groups])
+            return samples.current(at) if leaf.source == "obs" else samples.observe_next(at)
         if leaf.source == "none":
             return np.zeros(samples.size, bool)
         if leaf.source == "done":
@@ -85,6 +77,20 @@ class TensorDictReader:
 
     def _tensor(self, leaf: Leaf, values: Array) -> torch.Tensor:
         return torch.from_numpy(leaf.shaped(values)).to(self.device)
+
+
+def in_layout(
+    layout: TensorLayout, count: int, tensor: Callable[[Leaf], torch.Tensor], device: torch.device | None = None
+) -> TensorDict:
+    """Return ``count`` rows with the tensor ``(count, ...)`` that a function gives for each leaf, in their order."""
+    found = TensorDict({}, [count], device=device)
+    for node in layout.nodes:
+        if node.key:
+            found[node.key] = TensorDict({}, [count, *node.batch], device=device)
+    for leaf in layout.leaves:
+        found[leaf.key] = tensor(leaf)
+    found.batch_size = [count, *layout.nodes[0].batch]
+    return found
 
 
 def _shown(leaf: Leaf, batch: Batch, slots: Ids) -> Any:

@@ -35,6 +35,8 @@ class DiskBuffer(OverStores):
 
     engine: SampledBuffer[Any]
     _adapter: AdapterState
+    _own_draws = False
+    """True if draws come from the store's own generator, False if from numpy's global one."""
 
     ptr = ring_property("pos", "The entry to be written next.")
     size = ring_property("count", "Entries that are there.")
@@ -44,17 +46,21 @@ class DiskBuffer(OverStores):
     def _ring(self) -> Ring:
         return self._adapter.ring
 
-    def _begin(self, fields: Mapping[str, Any], ram: RamState | None = None) -> dict[str, Any]:
-        """Go on as the buffer was closed; return the arrays ``(n_envs, n_size, ...)`` of a table of fields on disk."""
+    def _begin(self, fields: Mapping[str, Any], ram: RamState | None = None) -> None:
+        """Go on as the buffer was closed; arrays of the table of fields are ``(n_envs, n_size, ...)``."""
         with closed_on_failure(self.engine):
             lead = self.engine.num_envs, rows_of_window(self.engine)
-            self._adapter = AdapterState(self.engine, ram, Ring(self.engine, lead=lead, axis=1))
-        with self._adapter.opening(self):
+            self._adapter = AdapterState(self.engine, ram, Ring(self.engine, fields, lead, axis=1))
             self._adapter.restore()
-        return dict(self._ring.arrays(fields))
+            self._adapter.attach(self)
+
+    def _integers(self, most: int, size: int) -> Ids:
+        """Draw whole numbers below ``most``."""
+        return sampler_draws.integers(self.engine, most, size) if self._own_draws else np.random.choice(most, size)
 
     def _read(self, slots: Ids, envs: Ids) -> Any:
-        return read_once(self.engine, ids_of(self.engine, self._adapter.flushed().entries(slots)[0], envs))
+        self._adapter.flush()
+        return read_once(self.engine, ids_of(self.engine, self._ring.entries(slots)[0], envs))
 
     def clear(self, *args: Any) -> None:
         """Empty the buffer, with all that goes with its entries; the next commit gives the space back."""
@@ -118,11 +124,6 @@ class OneAgentBuffer(DiskBuffer, Buffer):
 def auxiliary_dtype(shape: Any) -> Any:
     """Return the dtype of auxiliary values of a shape, of Python objects if it is None."""
     return object if shape is None else np.float32
-
-
-def integers(engine: ReplayBuffer, own_draws: bool, most: int, size: int) -> Ids:
-    """Return whole numbers below ``most``, from the store's own generator or numpy's global one."""
-    return sampler_draws.integers(engine, most, size) if own_draws else np.random.choice(most, size)
 
 
 def sampled(parts: Mapping[str, Any], count: int, by_name: bool) -> Any:

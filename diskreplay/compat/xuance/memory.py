@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from diskreplay.checks import Array, check_count
 from diskreplay.errors import InputError
+from diskreplay.views.batch import map_arrays
 
 Shape = tuple[int, ...]
 Shapes = Shape | dict[str, Shape]
@@ -92,11 +94,7 @@ def sample_batch(memory: Any, index: Any) -> Any:
     Returns:
         ``memory[index]``, a dict of such, or None where the memory is None.
     """
-    if memory is None:
-        return None
-    if isinstance(memory, Mapping):
-        return {key: value[index] for key, value in memory.items()}
-    return memory[index]
+    return map_arrays(operator.itemgetter(index), memory)
 
 
 class Buffer(ABC):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -13,12 +12,11 @@ from numpy.typing import NDArray
 from diskreplay.checks import Array, check_array, check_count, checked_number
 from diskreplay.compat import sampler_draws
 from diskreplay.compat.adapter_state import RamState
-from diskreplay.compat.ring import Field, nested, picked
+from diskreplay.compat.ring import Field, nested, picked, shown
 from diskreplay.compat.rows import ids_of, read_once
 from diskreplay.compat.xuance.disk_buffer import (
     OneAgentBuffer,
     fit_step,
-    integers,
     open_off_policy,
     ring_size,
     sampled,
@@ -31,7 +29,9 @@ from diskreplay.sampling.window import Sampler
 from diskreplay.schema.ids import Ids
 
 AUXILIARY = "auxiliary"
+ARRAYS = "observations", "actions", "rewards", "terminals", "next_observations"
 PARTS = "obs", "actions", "rewards", "terminals", "obs_next"
+"""The names of these in samples."""
 EPSILON = 1e-8
 """The value that a priority of 0 becomes."""
 
@@ -54,12 +54,7 @@ class OffPolicyBuffer(OneAgentBuffer):
         engine: the store, a :class:`diskreplay.ReplayBuffer`.
     """
 
-    observations: Any
-    next_observations: Any
-    actions: Any
-    rewards: Any
-    terminals: Any
-    auxiliary_infos: Any
+    observations, actions, rewards, terminals, next_observations = map(shown, ARRAYS)
 
     def __init__(
         self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
@@ -70,23 +65,25 @@ class OffPolicyBuffer(OneAgentBuffer):
         self.batch_size = check_count("batch_size", batch_size)
         self._auxiliary = _auxiliary_columns(auxiliary_shape)
         auxiliary: Any = {key: Field(shape, part=("extra", name)) for key, (name, shape) in self._auxiliary.items()}
-        fields = {
-            "observations": nested(self._obs_shape, self.OBSERVED, "obs"),
-            "actions": nested(self._action_shape, np.float32, "action"),
-            "rewards": Field(part=("reward",)),
-            "terminals": Field(part=("terminated",)),
-            "next_observations": nested(self._obs_shape, self.OBSERVED, "next_obs"),
-        }
-        self._sampled = dict(zip(PARTS, fields.values(), strict=True))
+        fields = (
+            nested(self._obs_shape, self.OBSERVED, "obs"),
+            nested(self._action_shape, np.float32, "action"),
+            Field(part=("reward",)),
+            Field(part=("terminated",)),
+            nested(self._obs_shape, self.OBSERVED, "next_obs"),
+        )
+        self._sampled = dict(zip(PARTS, fields, strict=True))
         self._own_draws = options.get("seed") is not None
         create = {
             **self._layout(), "sampler": sampler, "frame_stack": frame_stack,
             "columns": {name: (shape, np.float32) for name, shape in self._auxiliary.values()},
         }  # fmt: skip
         self.engine = open_off_policy(self, options, create)
-        self._integers = functools.partial(integers, self.engine, self._own_draws)
-        vars(self).update(self._begin({**fields, "auxiliary_infos": auxiliary}, ram))
-        self.auxiliary_infos = None if auxiliary_shape is None else self.auxiliary_infos.get(None, self.auxiliary_infos)
+        self._begin({**dict(zip(ARRAYS, fields, strict=True)), AUXILIARY: auxiliary.get(None, auxiliary)}, ram)
+
+    @property
+    def auxiliary_infos(self) -> Any:
+        return None if self.auxiliary_shape is None else self._ring[AUXILIARY]
 
     # Storing
 
@@ -145,14 +142,11 @@ class DummyOffPolicyBuffer(OffPolicyBuffer):
         **options: Any,
     ) -> None:  # fmt: skip
         self._by_name = buffer_size is not None
-        n_size, frames = ring_size(n_envs, n_size, buffer_size, "buffer_size"), self._frames(options)
+        n_size = ring_size(n_envs, n_size, buffer_size, "buffer_size")
+        frames = check_count("frame_stack", options.pop("frame_stack", 1)) if self.OBSERVED is np.uint8 else 1
         super().__init__(
             observation_space, action_space, auxiliary_shape, n_envs, n_size, batch_size, Uniform(), options, frames
         )
-
-    def _frames(self, options: dict[str, Any]) -> int:
-        """Return the number of frames of an observation, and take it out of the options."""
-        return 1
 
     def sample(self, batch_size: int | None = None) -> Any:
         """Return a batch of ``B`` transitions drawn with replacement; ``B`` is ``batch_size``, or that of the buffer.
@@ -180,9 +174,6 @@ class DummyOffPolicyBuffer_Atari(DummyOffPolicyBuffer):
     """
 
     OBSERVED = np.uint8
-
-    def _frames(self, options: dict[str, Any]) -> int:
-        return int(check_count("frame_stack", options.pop("frame_stack", 1)))
 
 
 class PerOffPolicyBuffer(OffPolicyBuffer):

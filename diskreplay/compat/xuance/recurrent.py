@@ -23,7 +23,7 @@ from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.ring import Ring
 from diskreplay.compat.rows import column, ids_of, read_once
 from diskreplay.compat.stores import closed_on_failure
-from diskreplay.compat.xuance.disk_buffer import DiskBuffer, integers, open_off_policy, stored_space
+from diskreplay.compat.xuance.disk_buffer import DiskBuffer, open_off_policy, stored_space
 from diskreplay.compat.xuance.episodes import STEP, FinishedEpisodes
 from diskreplay.compat.xuance.memory import Buffer, EpisodeBuffer, Shapes, space_shape
 from diskreplay.errors import InputError, NotEnoughDataError
@@ -32,7 +32,9 @@ from diskreplay.schema.ids import Ids
 from diskreplay.views.batch import map_arrays
 
 LAST = "last"
-FIELDS = ("obs", "acts", "rews", "done")
+FIELDS = "obs", "acts", "rews", "done"
+LISTS = "obs", "action", "reward", "done"
+"""The lists of an :class:`EpisodeBuffer` that hold these."""
 
 
 class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
@@ -75,13 +77,13 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
             "capacity": (self.n_size + 1) * self.episode_length,
             "columns": {STEP: ((), np.int32), LAST: ((), bool)}, "sampler": Uniform(),
         }  # fmt: skip
+        self._own_draws = options.get("seed") is not None
         self.engine = open_off_policy(self, options, create)
         with closed_on_failure(self.engine):
-            self._integers = functools.partial(integers, self.engine, options.get("seed") is not None)
             self._episodes = FinishedEpisodes(self.engine, self.n_size, functools.partial(_ended, self.engine))
             self._adapter = AdapterState(self.engine, ring=Ring(size=self.n_size, held=self._episodes.held))
-        with self._adapter.opening(self):
             self._adapter.restore()
+            self._adapter.attach(self)
 
     @property
     def memory(self) -> Sequence[EpisodeBuffer]:
@@ -114,10 +116,8 @@ class RecurrentOffPolicyBuffer(DiskBuffer, Buffer):
 
     def _checked(self, episode: Any) -> tuple[Any, Any, Array, Array]:
         try:
-            if isinstance(episode, Mapping):
-                given = [episode[name] for name in FIELDS]
-            else:
-                given = [episode.obs, episode.action, episode.reward, episode.done]
+            by_key = isinstance(episode, Mapping)
+            given = [episode[name] for name in FIELDS] if by_key else [getattr(episode, name) for name in LISTS]
         except (AttributeError, KeyError) as error:
             raise InputError(f"an episode must be an EpisodeBuffer, or a dict of {FIELDS}: {error}") from error
         space = self.engine.schema

@@ -6,18 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from diskreplay.buffers import on_policy
 from diskreplay.buffers.sampled import SampledBuffer
-from diskreplay.checks import Array, check_array
-from diskreplay.compat.adapter_state import AdapterState, RamState
+from diskreplay.checks import Array, Floats, check_array
+from diskreplay.compat.adapter_state import MARKS, AdapterState, RamState
 from diskreplay.compat.ring import Field, Ring
 from diskreplay.compat.rows import RowWindow, ids_of, rows_of_window, single_steps, window
+from diskreplay.compat.stores import closed_on_failure
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.schema.ids import Ids
 
-Floats = NDArray[np.float64]
 Path = Mapping[str, Array]
 """Rewards, values and terminals of consecutive steps of an environment, ``(T, ...)`` by name."""
 
@@ -36,19 +35,20 @@ class Rollout(AdapterState):
         """The row that the newest step becomes, and the step."""
         lead = buffer.num_envs, rows_of_window(buffer)
         ring = Ring(buffer, lead=lead, axis=1, held=self._held, read=self._flushed)
-        super().__init__(buffer, RamState({OPEN: np.zeros(buffer.num_envs, np.int64)}), ring)
+        super().__init__(buffer, RamState({MARKS: {OPEN: np.zeros(buffer.num_envs, np.int64)}}), ring)
 
     def begin(self, owner: object, tables: Mapping[str, Mapping[str, Any]]) -> None:
         """Make the arrays of tables of fields, by group, and go on as ``owner`` was closed.
 
         A rollout whose estimates are lost is given up: it teaches nothing.
         """
-        with self.opening(owner):
+        with closed_on_failure(self.buffer):
             fields = [item for table in tables.values() for item in table.items()]
             self.ram.fills = {name: field.fill for name, field in fields if isinstance(field, Field)}
             self.ram.arrays.update(self.ring.arrays(tables))
             if not self.restore() and len(self.buffer):
                 self.buffer.clear()
+            self.attach(owner)
 
     # Paths
 
@@ -59,8 +59,8 @@ class Rollout(AdapterState):
 
     def store(self, row: dict[str, Any], beside: Mapping[str, Mapping[str, Any]]) -> None:
         """Store a step: its row, and the values of arrays in RAM, by group and name; 0 for those that are not named."""
-        at, steps = (slice(None), self.ring.pos), self.ram.marks[OPEN]
         with self.buffer.engine.write_lock:
+            at, steps = (slice(None), self.ring.pos), self.ram.marks[OPEN]
             self._release(row)
             newest, longer = (window(self.buffer).end, row), np.minimum(steps + 1, self.ring.size)
             written = [

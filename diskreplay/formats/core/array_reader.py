@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
@@ -177,10 +178,9 @@ class _Dataset:
             self._layout = Layout.from_json(read_text(described), str(described))
         if not every and self._layout is None:
             raise InputError(f"{self._where!r} holds no {files.kind.title}")
-        found = conventions[-1]
-        for file in files.every[STRAYS - 1 :: -1]:  # the first one that fits has the last word
-            there, container = set(every[file]), files.open(file)
-            found = next((one for one in conventions if one.matches(file, container, choice, there)), found)
+        pairs = itertools.product(files.every[:STRAYS], conventions)
+        fit = (one for file, one in pairs if one.matches(file, files.open(file), choice, set(every[file])))
+        found = next(fit, conventions[-1])
         self._convention = found if choice.align is None else dataclasses.replace(found, align=choice.align)
         files.listed.shown = self._shown
         chains = found.chains(files.every) if found.chains is not None else [[file] for file in files.every]
@@ -285,8 +285,7 @@ class _Dataset:
     def _missing(self, run: Run, root: str) -> str:
         if root == OBS and self._convention.missing:
             return f"{run.where}: {self._convention.missing}"
-        name = root.strip("/")
-        option = f"--ends {name}=NAME" if root.startswith("/") else f"--map {name}=NAME"
+        option = f"--ends {root[1:]}=NAME" if root.startswith("/") else f"--map {root}=NAME"
         stray = "; move the file elsewhere if it is none of the dataset" if self._files.several else ""
         return (
             f"{run.where}: the array {self._convention.spelled(root)!r} is missing ({option} says which it is{stray})"
@@ -305,14 +304,12 @@ class _Dataset:
             ours: theirs for ours, theirs in own.items()
             if ours in first or not (is_column(ours) or self._convention.guessed(theirs) or not self._is_wanted(ours))
         }  # fmt: skip
-        arrays = {ours: self._array(run, theirs) for ours, theirs in keys.items()}
         part = f"/{self._convention.single}"
         if [name for name in keys if name.startswith(f"{OBS}/")] == [f"{OBS}{part}"]:
-            arrays = {name.removesuffix(part): array for name, array in arrays.items()}
             keys = {name.removesuffix(part): theirs for name, theirs in keys.items()}
+        arrays = {ours: self._array(run, theirs) for ours, theirs in keys.items()}
         arrays = self._convention.prepared(arrays, self._files.open(run.files[0]))
-        keys = {name: name for name in arrays} | keys
-        keys = {ours: self._spelled(theirs, run) for ours, theirs in keys.items()}
+        keys = {name: self._spelled(keys.get(name, name), run) for name in {**arrays, **keys}}
         try:
             found, notes = steps_of(run.where, arrays, keys, self._convention, self._choice, layout, self._unclear)
         except EndsUnknown as error:

@@ -16,8 +16,8 @@ from diskreplay.formats.core.container import Output
 from diskreplay.formats.core.convention import FINAL_OBS, NEXT_OBS, OFFSETS
 from diskreplay.formats.core.ends import CUT
 from diskreplay.formats.core.episodes import EpisodeBlock, episode_blocks
-from diskreplay.formats.core.layout import Layout, Shape
-from diskreplay.formats.core.transitions import Source, Transitions
+from diskreplay.formats.core.layout import Layout
+from diskreplay.formats.core.transitions import Source, Transitions, no_steps
 from diskreplay.schema.columns import OBS, TRUNCATED
 from diskreplay.schema.ragged import Lists
 
@@ -28,7 +28,7 @@ Stored = Callable[[str, Any, int], Any]
 def write_flat(layout: Layout, blocks: Iterable[Transitions], out: Output, names: Mapping[str, str]) -> None:
     """Write steps one behind another; ``names`` says how each of our names is called."""
     append, done = _appender(out, names), 0
-    for steps in itertools.chain([_nothing(layout)], blocks):  # so that no array is missing
+    for steps in itertools.chain([no_steps(layout)], blocks):  # so that no array is missing
         append(steps, done)
         done += len(steps)
 
@@ -86,13 +86,3 @@ def _appender(
                 out.append(names[ours], values)
 
     return append
-
-
-def _nothing(layout: Layout) -> Transitions:
-    def none(shapes: Mapping[str, Shape]) -> dict[str, Any]:
-        arrays = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in shapes.items()}
-        return {n: Lists(a, np.zeros(1, np.int64)) if n in layout.ragged else a for n, a in arrays.items()}
-
-    flags = np.empty(0, bool)
-    obs, reward = none(layout.obs), np.empty(0, layout.reward_dtype)
-    return Transitions(obs, obs, none(layout.action), none(layout.columns), reward, flags, flags, flags)

@@ -232,16 +232,14 @@ class Convention:
     def _meaning(self, name: str) -> str | None:
         if is_attribute(name):
             return self.names.get(name) or None
-        for end in [len(name), *(at for at in range(len(name) - 1, 0, -1) if name[at] == self.separator)]:
-            ours = self.names.get(name[:end])
-            if ours is None:
-                continue
-            rest = "/".join(filter(None, name[end:].split(self.separator)))
-            if ours == EXTRA:
-                return column_name(rest or name)
-            if not ours or (rest and ours not in ROOTS):
-                return None
-            return f"{ours}/{rest}" if rest else ours
+        parts = name.split(self.separator)
+        for count in range(len(parts), 0, -1):
+            ours = self.names.get(self.separator.join(parts[:count]))
+            if ours is not None:
+                rest = list(filter(None, parts[count:]))
+                if ours == EXTRA:
+                    return column_name("/".join(rest) or name)
+                return "/".join([ours, *rest]) if ours in ROOTS or (ours and not rest) else None
         folder, _, last = name.rpartition("/")
         each = self.names.get(f"{folder}/*" if folder else "*")
         if each is not None:

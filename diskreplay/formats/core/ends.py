@@ -79,8 +79,7 @@ def ends_of(
     last = np.any([np.zeros(count, bool), *parts.values()], axis=0)
     if any((rows != last).any() for name, rows in parts.items() if name in WHOLE_EPISODES):
         raise InputError(f"{where}: {', '.join(keys[name] for name in tells)} tell different ends of episodes")
-    if closed and count:
-        last[-1] = True
+    last[-1:] |= closed
     notes = []
     alone = truncated is None and not tells and not closed and (TERMINATED in told or DISCOUNT not in told)
     if DISCOUNT in told and terminated is None:
@@ -130,20 +129,19 @@ def last_rows(where: str, kind: str, values: Array, count: int) -> Array:
     """
     numbers = _whole_numbers(where, values)
     flags = len(numbers) == count and bool(np.isin(numbers, (0, 1)).all())
-    if kind in ("step_type", "episode"):
-        if len(numbers) != count:
-            raise InputError(f"{where}: ragged lengths: has {len(numbers):,} entries for {count:,} steps")
-        return _by_type(where, numbers) if kind == "step_type" else _by_number(where, numbers)
-    if kind == "first" and flags:
-        return np.append(numbers[1:] == 1, True)[:count]
-    if kind == "lengths":
-        if (numbers < 0).any() or numbers.sum() != count:
-            raise InputError(f"{where}: ragged lengths: {int(numbers.sum()):,} rows in all, for {count:,} steps")
-        rows = np.cumsum(numbers[numbers > 0]) - 1
-    elif flags:
-        return np.equal(numbers, 1)
-    else:
-        rows = _numbered(where, kind, numbers, count)
+    match kind:
+        case "step_type" | "episode":
+            if len(numbers) != count:
+                raise InputError(f"{where}: ragged lengths: has {len(numbers):,} entries for {count:,} steps")
+            return _by_type(where, numbers) if kind == "step_type" else _by_number(where, numbers)
+        case "lengths":
+            if (numbers < 0).any() or numbers.sum() != count:
+                raise InputError(f"{where}: ragged lengths: {int(numbers.sum()):,} rows in all, for {count:,} steps")
+            rows = np.cumsum(numbers[numbers > 0]) - 1
+        case _ if flags:
+            return np.append(numbers[1:] == 1, True)[:count] if kind == "first" else np.equal(numbers, 1)
+        case _:
+            rows = _numbered(where, kind, numbers, count)
     last = np.zeros(count, bool)
     last[rows] = True
     return last

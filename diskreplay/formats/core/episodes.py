@@ -170,10 +170,7 @@ def widest(each: Sequence[gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
 
 
 def _range(space: gymnasium.Space[Any]) -> tuple[Array, Array] | None:
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return np.array(int(space.start)), np.array(int(space.start + space.n) - 1)
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        return np.zeros(space.shape, np.int64), space.nvec.astype(np.int64) - 1
-    if isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind in "iu":
-        return space.low, space.high
-    return None
+    if isinstance(space, gymnasium.spaces.Box):
+        return (space.low, space.high) if np.dtype(space.dtype).kind in "iu" else None
+    found = spaces.choices(space)
+    return found and (np.full(space.shape, found[0]), np.full(space.shape, found[1]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from gymnasium import spaces as gym_spaces
@@ -32,12 +32,15 @@ class ArrayLike(Protocol):
     """
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The number of entries, and the shape of each."""
 
     @property
-    def dtype(self) -> Any: ...
+    def dtype(self) -> Any:
+        """The dtype of the values, in whatever byte order."""
 
-    def __getitem__(self, rows: slice) -> Any: ...
+    def __getitem__(self, rows: slice) -> Any:
+        """Return some entries, which are read now."""
 
 
 class ListedArray:
@@ -212,10 +215,9 @@ class FlatArrays:
         return infer_dict({name.removeprefix(ACTION).removeprefix("/"): space for name, space in leaves.items()})
 
     def _action_space(self, name: str, array: ArrayLike) -> Any:
-        dtype = native(array.dtype)
+        space, dtype = _space(name, array), native(array.dtype)
         if dtype.kind not in "iu" or is_ragged(array) or not array.shape:
-            return _space(name, array)
-        _space(name, array)  # what a store does not hold
+            return space
         parts = [part for part in chunks_of(array) if len(part)] or [np.zeros((1, *array.shape[1:]), dtype)]
         low = np.min([part.min(axis=0) for part in parts], axis=0)
         return infer_choices(low, np.max([part.max(axis=0) for part in parts], axis=0), dtype)
@@ -224,7 +226,7 @@ class FlatArrays:
         """Yield ranges of steps of a few MB, whole chunks of the largest array."""
         arrays = [*self.obs.values(), *self.action.values(), *self.extra.values()]
         widths = [item_bytes(array) for array in arrays]
-        step = chunk_rows(arrays[int(np.argmax(widths))])
+        step = (getattr(arrays[int(np.argmax(widths))], "chunks", None) or (1,))[0]
         size = max(1, BLOCK_BYTES // max(1, sum(widths)) // step) * step
         for start in range(0, len(self.last), size):
             yield slice(start, min(start + size, len(self.last)))
@@ -254,8 +256,7 @@ def leaves_of(arrays: Mapping[str, Named], root: str) -> dict[str, Named]:
 
 def native(dtype: Any) -> np.dtype[Any]:
     """Return the dtype in this machine's byte order."""
-    found: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
-    return found
+    return cast(np.dtype[Any], np.dtype(dtype).newbyteorder("="))
 
 
 def is_ragged(array: ArrayLike) -> bool:
@@ -269,10 +270,7 @@ def _space(name: str, array: ArrayLike) -> Any:
 
 
 def _values(array: ArrayLike, rows: slice) -> Any:
-    if is_ragged(array):
-        return array[rows]
-    found: Array = np.asarray(array[rows])
-    return found.astype(native(found.dtype), copy=False)
+    return array[rows] if is_ragged(array) else np.asarray(array[rows], native(array.dtype))
 
 
 def _each(arrays: Mapping[str, ArrayLike], rows: slice) -> dict[str, Any]:
@@ -288,9 +286,8 @@ def length(where: str, name: str, array: ArrayLike) -> int:
 
 def check_length(where: str, name: str, array: ArrayLike, count: int, what: str = "steps") -> None:
     """Raise InputError if an array does not have one entry for each step."""
-    length = array.shape[0] if array.shape else None
-    if length != count:
-        got = "is a single value" if length is None else f"has {length:,} entries"
+    if tuple(array.shape[:1]) != (count,):
+        got = f"has {array.shape[0]:,} entries" if array.shape else "is a single value"
         raise InputError(f"{where}: ragged lengths: {name} {got} for {count:,} {what}")
 
 
@@ -337,12 +334,6 @@ def item_bytes(array: ArrayLike) -> int:
     if is_ragged(array):
         return int(getattr(array, "row_bytes"))  # noqa: B009
     return int(np.prod(array.shape[1:], dtype=np.int64)) * int(np.dtype(array.dtype).itemsize)
-
-
-def chunk_rows(array: ArrayLike) -> int:
-    """Return the number of entries of an array's chunk, 1 if it has none."""
-    chunks = getattr(array, "chunks", None)
-    return int(chunks[0]) if chunks else 1
 
 
 def chunks_of(array: ArrayLike) -> Iterable[Array]:

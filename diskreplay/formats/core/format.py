@@ -89,7 +89,8 @@ class Holds:
 class Read(Protocol):
     """A function that opens a dataset as a source, and closes it."""
 
-    def __call__(self, path: pathlib.Path, choice: Choice = ...) -> AbstractContextManager[Source]: ...
+    def __call__(self, path: pathlib.Path, choice: Choice = ...) -> AbstractContextManager[Source]:
+        """Return the dataset at a path, with what the caller says of it."""
 
 
 Write = Callable[[Source, pathlib.Path, str], None]

@@ -11,11 +11,10 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from diskreplay.checks import Mask
 from diskreplay.formats.core.transitions import Transitions
 
-Mask = NDArray[np.bool_]
 PLACES = ("begin", "middle", "end", "whole")
 """The places in an episode from which steps go; ``whole`` if none of its steps stays."""
 

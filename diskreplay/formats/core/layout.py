@@ -17,7 +17,7 @@ import numpy as np
 
 from diskreplay.buffers.provenance import checked
 from diskreplay.checks import Array
-from diskreplay.errors import CorruptionError, InputError, SchemaError
+from diskreplay.errors import CorruptionError, InputError
 from diskreplay.formats.core.choice import Choice
 from diskreplay.formats.core.names import natural
 from diskreplay.formats.core.untrusted import VALUE_BYTES, declared_count, parse_json
@@ -41,7 +41,7 @@ from diskreplay.video import Video
 
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
 """The shape and dtype of one value; of a ragged column that of one item, see ``Layout.ragged``."""
-ChangeLeaf = Callable[[gymnasium.Space[Any], str], gymnasium.Space[Any]]
+ChangeLeaf = Callable[[gymnasium.Space[Any], str], gymnasium.Space[Any] | None]
 BAD_DESCRIPTION = (CorruptionError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 FLOAT32: np.dtype[Any] = np.dtype(np.float32)
 PACKETS: Shape = (), np.dtype(np.uint8)
@@ -108,10 +108,14 @@ class Layout:
         return _leaves(self.action_space, ACTION)
 
     @property
+    def leaves(self) -> dict[str, gymnasium.Space[Any]]:
+        """The spaces of the leaves of observations and actions by name."""
+        return spaces.named_leaves(self.observation_space, OBS) | spaces.named_leaves(self.action_space, ACTION)
+
+    @property
     def ragged(self) -> set[str]:
         """The names of all ragged leaves and columns, whose values are :class:`~diskreplay.schema.ragged.Lists`."""
-        leaves = spaces.named_leaves(self.observation_space, OBS) | spaces.named_leaves(self.action_space, ACTION)
-        varying = {name for name, leaf in leaves.items() if spaces.is_ragged(leaf, name)}
+        varying = {name for name, leaf in self.leaves.items() if spaces.is_ragged(leaf, name)}
         return varying | self.ragged_columns | self.video.keys()
 
     @property
@@ -120,11 +124,10 @@ class Layout:
 
         Which columns that are an import says in the provenance, as ``text`` below the name of its format.
         """
-        leaves = spaces.named_leaves(self.observation_space, OBS) | spaces.named_leaves(self.action_space, ACTION)
         told = [origin.get("text") for origin in self.provenance.values() if isinstance(origin, dict)]
         known = [self.task, *(name for names in told if isinstance(names, list) for name in names)]
         columns = {name for name in self.ragged_columns if name in known and self.columns[name] == CODE_POINTS}
-        return columns | {name for name, leaf in leaves.items() if isinstance(leaf, gymnasium.spaces.Text)}
+        return columns | {name for name, leaf in self.leaves.items() if isinstance(leaf, gymnasium.spaces.Text)}
 
     def with_texts(self, texts: Mapping[str, gymnasium.Space[Any]]) -> Layout:
         """Return an inferred layout with these spaces in place of the leaves of their names."""
@@ -182,7 +185,9 @@ class Layout:
         choice = Choice(columns=names)
         choice.check_columns(self.obs, self.columns)
         wanted = set(filter(choice.wants, [*self.obs, *self.columns]))
-        space = _without(self.observation_space, OBS, wanted)
+        space = map_leaves(
+            self.observation_space, OBS, lambda leaf, name: None if wanted.isdisjoint(_leaves(leaf, name)) else leaf
+        )
         stacks = tuple(stack for leaf, stack in zip(self.obs, self.stacks, strict=True) if leaf in wanted)
         columns = {name: shape for name, shape in self.columns.items() if name in wanted}
         ragged = self.ragged_columns & columns.keys()
@@ -206,15 +211,11 @@ class Layout:
             "finite": self.finite,
             "continuity": self.continuity,
         }
-        for axis in (None, "auto", 0, -1):
-            try:
-                if build(**given, capacity=1, stack_axis=axis).stacks == self.stacks:
-                    return {**given, "stack_axis": axis, "provenance": self.provenance}
-            except SchemaError:
-                raise
-            except InputError:
-                continue
-        raise InputError(f"no stack_axis describes the stacks {self.stacks}")
+        axes = {stack.axis for stack in self.stacks if stack.frames > 1} or {None}
+        axis = next(iter(axes)) if len(axes) == 1 else "auto"
+        if build(**given, capacity=1, stack_axis=axis).stacks != self.stacks:
+            raise InputError(f"no stack_axis describes the stacks {self.stacks}")
+        return {**given, "stack_axis": axis, "provenance": self.provenance}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -273,8 +274,7 @@ def read_description(stored: Any, where: str) -> tuple[Layout, dict[str, str]]:
 def _dtype(name: Any) -> np.dtype[Any]:
     if name not in schemas.DTYPES:
         raise ValueError(f"there is no dtype {str(name)[:40]!r}")
-    found: np.dtype[Any] = np.dtype(name)
-    return found
+    return np.dtype(str(name))
 
 
 def _check_spaces(documents: Any) -> None:
@@ -291,14 +291,20 @@ def check_bounds(shape: Any, dtype: Any) -> None:
         raise ValueError(f"values of {dtype} {shape} are too large")
 
 
-def map_leaves(space: gymnasium.Space[Any], name: str, change: ChangeLeaf) -> gymnasium.Space[Any]:
-    """Return the space called ``name`` with ``change(leaf, leaf's name)`` in place of each leaf."""
+def map_leaves(space: gymnasium.Space[Any], name: str, change: ChangeLeaf) -> Any:
+    """Return the space called ``name`` with ``change(leaf, leaf's name)`` in place of each leaf, without those of None.
+
+    Returns None if no leaf is left; raises InputError where only some parts of a Tuple are.
+    """
     if isinstance(space, gymnasium.spaces.Dict):
-        return gymnasium.spaces.Dict(
-            [(key, map_leaves(sub, f"{name}/{key}", change)) for key, sub in space.spaces.items()]
-        )
+        parts = [(key, map_leaves(sub, f"{name}/{key}", change)) for key, sub in space.spaces.items()]
+        named = [(key, part) for key, part in parts if part is not None]
+        return gymnasium.spaces.Dict(named) if named else None
     if isinstance(space, gymnasium.spaces.Tuple):
-        return gymnasium.spaces.Tuple([map_leaves(sub, f"{name}/{at}", change) for at, sub in enumerate(space.spaces)])
+        each = [map_leaves(sub, f"{name}/{at}", change) for at, sub in enumerate(space.spaces)]
+        if None in each and any(part is not None for part in each):
+            raise InputError(f"{name}: the parts of a Tuple space have no names of their own; choose all of them")
+        return None if None in each else gymnasium.spaces.Tuple(each)
     return change(space, name)
 
 
@@ -370,32 +376,11 @@ def _leaves(space: gymnasium.Space[Any], root: str) -> dict[str, Shape]:
     return {name: (tuple(size for size in shape if size), dtype) for name, (shape, dtype) in layouts.items()}
 
 
-def _without(space: gymnasium.Space[Any], name: str, wanted: set[str]) -> gymnasium.Space[Any]:
-    def has(part: gymnasium.Space[Any], path: str) -> bool:
-        return any(leaf in wanted for leaf in spaces.leaves(spaces.tree(part, path)))
-
-    if isinstance(space, gymnasium.spaces.Dict):
-        parts = [(key, sub) for key, sub in space.spaces.items() if has(sub, f"{name}/{key}")]
-        return gymnasium.spaces.Dict([(key, _without(sub, f"{name}/{key}", wanted)) for key, sub in parts])
-    if isinstance(space, gymnasium.spaces.Tuple):
-        if not all(has(sub, f"{name}/{position}") for position, sub in enumerate(space.spaces)):
-            raise InputError(f"{name}: the parts of a Tuple space have no names of their own; choose all of them")
-        parts_of = [_without(sub, f"{name}/{position}", wanted) for position, sub in enumerate(space.spaces)]
-        return gymnasium.spaces.Tuple(parts_of)
-    return space
-
-
 def _frame_space(space: gymnasium.Space[Any], stack: Stack, column: Column) -> gymnasium.Space[Any]:
     if stack.axis is None:
         return space
-    if isinstance(space, gymnasium.spaces.Box):
-        low, high = (_newest(bound, stack, column.shape) for bound in (space.low, space.high))
-        return gymnasium.spaces.Box(low, high, column.shape, column.dtype.type)
-    return infer_space(column.shape, column.dtype, column.name)
-
-
-def _newest(bound: Array, stack: Stack, shape: tuple[int, ...]) -> Array:
-    if stack.channels:
-        depth = shape[0] if stack.axis == 0 else shape[-1]
-        return bound[-depth:] if stack.axis == 0 else bound[..., -depth:]
-    return bound[-1] if stack.axis == 0 else bound[..., -1]
+    if not isinstance(space, gymnasium.spaces.Box):
+        return infer_space(column.shape, column.dtype, column.name)
+    newest = np.arange(-column.shape[stack.axis], 0) if stack.channels else -1
+    low, high = (np.take(bound, newest, stack.axis) for bound in (space.low, space.high))
+    return gymnasium.spaces.Box(low, high, column.shape, column.dtype.type)

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import numpy as np
 
 from diskreplay.checks import Array
+from diskreplay.engine.continuity import same_rows
 from diskreplay.errors import CorruptionError, StateError
 from diskreplay.formats.core.transitions import BLOCK_BYTES, Transitions
 from diskreplay.index import rewards
 from diskreplay.index.episodes import Episode, episodes
-from diskreplay.index.log import place_of
+from diskreplay.index.log import NEXT_PATCH, StreamLog, place_of
 from diskreplay.reading.cache import ChunkCache
-from diskreplay.reading.open_stream import open_stream
+from diskreplay.reading.open_stream import OpenStream, open_stream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.remote import open_store
@@ -42,15 +43,25 @@ STACKED_ROWS = 256
 class LogRows:
     """One stream as of its last commit, read in the order of its rows."""
 
-    def __init__(self, store: Store, name: str, reward: str = REWARD) -> None:
+    def __init__(
+        self, store: Store, name: str, reward: str = REWARD, opened: tuple[OpenStream, StreamLog] | None = None
+    ) -> None:
         """Open the stream; raise CorruptionError when an index or a resident column is damaged.
 
-        The values of the column ``reward`` are given as rewards.
+        Args:
+            store: the store.
+            name: the stream's name.
+            reward: the column whose values are given as rewards.
+            opened: the stream, where it is open, and a log that says which of its rows are transitions, and where
+                episodes begin; None to open the stream, and to go by its own log.
         """
         self.store = store
         self.name = name
         self.schema: Schema = store.schema
         self.reward = reward
+        if opened is not None:
+            self.stream, self.log = opened
+            return
         with store.files.coming(store.schema, {name: store.newest_commit(name)}):
             self.stream = open_stream(store, name, ChunkCache(0), reward=reward)
         self.log = self.stream.log
@@ -90,17 +101,13 @@ class LogRows:
         if not len(self.log):
             return 0
         rows = np.unique(np.linspace(self.log.begin, self.log.end - 1, LOOKED_AT).astype(np.int64))
-        found = 0
-        for one in self.schema.ragged.values():
-            spans = self.log.take(one.name, rows, np.zeros_like(rows))
-            found += int(np.diff(spans).mean()) * one.items.item_bytes
-        return found
+        ragged = [(self.log.take(one.name, rows, np.zeros_like(rows)), one) for one in self.schema.ragged.values()]
+        return sum(int(np.diff(spans).mean()) * one.items.item_bytes for spans, one in ragged)
 
     def valid_rows(self, env: int, spans: Sequence[tuple[int, int]]) -> Array:
         """Return the rows of the spans that are transitions, int64: those that :meth:`blocks` gives."""
         rows = np.concatenate([np.arange(start, stop) for start, stop in spans])
-        kept: Array = rows[self.log.take(VALID, rows, np.full(len(rows), env))]
-        return kept
+        return cast(Array, rows[self.log.take(VALID, rows, np.full(len(rows), env))])
 
     def written_later(self, env: int, spans: Sequence[tuple[int, int]]) -> dict[str, int]:
         """Return by column how many rows of the spans have a value that was written later."""
@@ -123,13 +130,12 @@ class LogRows:
             return  # a row with another next observation ends its episode
         inner = [np.arange(start, stop - 1) for start, stop in episodes]
         rows = np.concatenate(inner) if inner else np.empty(0, np.int64)
-        rows = rows[self.log.patch_numbers(rows, np.full_like(rows, env)) >= 0]
+        rows = rows[self.log.take(NEXT_PATCH, rows, np.full_like(rows, env)) >= 0]
         for begin in range(0, len(rows), COMPARED_ROWS):
             part = rows[begin : begin + COMPARED_ROWS]
             differ = np.zeros(len(part), bool)
             for name in names:
-                pairs = zip(self._stored(name, env, part, 1), self._stored(name, env, part + 1), strict=True)
-                differ |= [following.tobytes() != obs.tobytes() for following, obs in pairs]
+                differ |= ~same_rows(self._stored(name, env, part, 1), self._stored(name, env, part + 1))
             yield int(np.count_nonzero(differ))
 
     def frames(self, column: Column, env: int, rows: Array) -> Iterator[Array]:
@@ -152,7 +158,7 @@ class LogRows:
             return self.log.next_at(name, at) if step else self.log.at(name, at)
         with self._read(env, rows) as samples:
             leaves = [column.name for column in self.schema.obs_columns]
-            return samples.frames(leaves.index(name), 1) if step else samples.values(self.schema.column(name))
+            return samples.next_values(leaves.index(name)) if step else samples.values(self.schema.column(name))
 
     @contextlib.contextmanager
     def _read(self, env: int, rows: Array, forms: Forms = PADDED) -> Iterator[Samples]:
@@ -193,8 +199,7 @@ class LogRows:
     def _transitions(self, env: int, rows: Array, stacked: bool) -> Transitions:
         schema, names = self.schema, [column.name for column in self.schema.obs_columns]
         with self._read(env, rows, "lists") as samples:
-            observe = samples.observe if stacked else samples.newest_frames
-            pairs = [observe(leaf) for leaf in range(len(names))]
+            pairs = [samples.observe(leaf, stacked) for leaf in range(len(names))]
             extra = {column.name: samples.values(column) for column in schema.extra_columns}
             return Transitions(
                 obs={name: obs for name, (obs, _) in zip(names, pairs, strict=True)},

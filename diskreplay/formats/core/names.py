@@ -9,7 +9,7 @@ from __future__ import annotations
 import pathlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 NUMBER = re.compile("([0-9]+)")
 
@@ -44,6 +44,13 @@ class Names:
         """Return what is left, in order; names with ``*`` once, with their count."""
         counts = Counter(self.shown(name) for name in self._there if name not in self._read)
         return tuple(f"{name} ({count:,})" if "*" in name else name for name, count in sorted(counts.items()))
+
+
+def free(name: str, taken: Container[str]) -> str:
+    """Return a name with as many dots behind it that it is none of those taken."""
+    while name in taken:
+        name += "."
+    return name
 
 
 def files_below(folder: pathlib.Path) -> list[str]:

@@ -66,10 +66,7 @@ def naming(path: pathlib.Path) -> Iterator[None]:
 def _checked(path: pathlib.Path, source: Source) -> Iterator[Transitions]:
     layout, blocks = source.layout, source.blocks()
     rewards = Slot("reward", (), layout.reward_dtype, 1)
-    observed, acted = (
-        dict(zip(leaves, map(spaces.choices, spaces.leaf_spaces(space)), strict=True))
-        for leaves, space in ((layout.obs, layout.observation_space), (layout.action, layout.action_space))
-    )
+    choices = {name: spaces.choices(leaf) for name, leaf in layout.leaves.items()}
     while True:
         with naming(path):
             steps = next(blocks, None)
@@ -83,9 +80,9 @@ def _checked(path: pathlib.Path, source: Source) -> Iterator[Transitions]:
                     f"{reward[~finite][0]}; --allow-loss leaves such episodes out"
                 )
             steps = dataclasses.replace(
-                steps, obs=_values(steps.obs, layout.obs, observed), reward=reward,
-                next_obs=_values(steps.next_obs, layout.obs, observed, "next "),
-                action=_values(steps.action, layout.action, acted), extra=_values(steps.extra, layout.columns, {}),
+                steps, obs=_values(steps.obs, layout.obs, choices), reward=reward,
+                next_obs=_values(steps.next_obs, layout.obs, choices, "next "),
+                action=_values(steps.action, layout.action, choices), extra=_values(steps.extra, layout.columns, {}),
             )  # fmt: skip
         yield steps
 
@@ -93,13 +90,9 @@ def _checked(path: pathlib.Path, source: Source) -> Iterator[Transitions]:
 def _values(
     given: Mapping[str, Any], shapes: Mapping[str, Any], choices: Mapping[str, Any], what: str = ""
 ) -> dict[str, Any]:
-    slots = {
-        name: Slot(f"{what}{name}", shape, dtype, 1, choices=choices.get(name))
-        for name, (shape, dtype) in shapes.items()
-    }
     found: dict[str, Any] = {}
-    for name, slot in slots.items():
-        rows = given[name]
+    for name, (shape, dtype) in shapes.items():
+        slot, rows = Slot(f"{what}{name}", shape, dtype, 1, choices=choices.get(name)), given[name]
         single = rows.values if isinstance(rows, Lists) else rows
         values = slot.check_steps(single, len(single)) if len(single) else single
         if values.dtype.kind == "b" and (values.view(np.uint8) > 1).any():

@@ -118,7 +118,7 @@ def add_steps(buffer: ReplayBuffer, blocks: Iterable[Transitions], facts: Sequen
             _extend(buffer, layout, steps.span(start, stop))
             begins, episode = bool(steps.last[stop - 1]), int(following[stop - 1])
         count += len(steps)
-    return Added(count, appender.episodes, appender.differing)
+    return Added(count, appender.signs.episodes, appender.signs.differing)
 
 
 def _extend(buffer: ReplayBuffer, layout: Layout, steps: Transitions) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import cast
 
 import numpy as np
 
@@ -120,8 +121,7 @@ def _shaped(arrays: dict[str, ArrayLike], layout: Layout | None) -> dict[str, Ar
 def _at_ends(array: ArrayLike, last: Array) -> ArrayLike:
     """Return final observations, one an episode: of an array with a place for each row those at the ends."""
     among = getattr(array, "among", None)
-    found: ArrayLike = array if among is None else among(last)
-    return found
+    return array if among is None else cast(ArrayLike, among(last))
 
 
 def _told(where: str, name: str, key: str, array: ArrayLike, count: int, closed: bool) -> Array:

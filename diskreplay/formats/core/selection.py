@@ -27,10 +27,9 @@ from diskreplay.index.selecting import chosen
 from diskreplay.index.where import Where
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
-from diskreplay.remote import named
 from diskreplay.schema.columns import CUT_START, RECORDED, REWARD, START, Start
 from diskreplay.schema.ids import Ids, pack
-from diskreplay.storage.paths import PathLike
+from diskreplay.storage.paths import PathLike, named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,13 +97,10 @@ class SelectedStore:
         names = {rows.log.stream: rows.name for rows in streams}
         wanted = {place_of(episode) for episode in selection.of([episode for _, episode in every], names)}
         every.sort(key=lambda pair: place_of(pair[1]))
-        self._chosen = [(rows, episode) for rows, episode in every if place_of(episode) in wanted]
-        self._stop_before = {
-            place_of(b): a.stop
-            for (_, a), (_, b) in itertools.pairwise(every)
-            if (a.stream, a.env) == (b.stream, b.env)
-        }
-        """The row at which the episode before each one in its environment stops."""
+        numbers = [number for number, (_, episode) in enumerate(every) if place_of(episode) in wanted]
+        self._chosen = [every[number] for number in numbers]
+        self._left_out = [number - at for at, number in enumerate(numbers)]
+        """How many episodes before each chosen one are not chosen: as many for those that follow each other."""
         if Layout.of(self.schema, stacked=True).stacked:
             usual = max((Start.ZEROS, Start.REPEAT), key=self._starts().count)
             self.layout = dataclasses.replace(self.layout, padding=usual)
@@ -183,52 +179,41 @@ class SelectedStore:
         values that were written later are no loss: the caller writes them itself.
         """
         ends = [(episode.terminated, episode.truncated) for episode in self.episodes]
-        losses = []
+        own = [name for name in self.layout.columns if name != RECORDED]
+        ragged = sorted(self.layout.ragged_columns & holds.odd(self.layout))
+        written = {} if later else self._written_later()
+        stacked = Layout.of(self.schema, stacked=True).stacked
+        final_obs = next_obs = 0
         if not holds.final_obs:
-            losses.append(Loss("final observations", self._final_obs(between) if holds.final_steps else len(ends)))
+            final_obs = self._final_obs(between) if holds.final_steps else len(ends)
         if not holds.next_obs:
-            losses.append(
-                Loss("next observations that differ from the next step's observation", self.own_next_obs(between))
-            )
-        if not holds.truncated:
-            losses.append(Loss("truncations apart from terminations", sum(truncated for _, truncated in ends)))
-        if not holds.unfinished:
-            losses.append(Loss("ends without a flag apart from truncations", sum(not any(end) for end in ends)))
-        if not holds.columns:
-            own = {column.name for column in self.schema.extra_columns}
-            losses += [Loss(f"values of column {name!r}", self.steps) for name in self.layout.columns if name in own]
-        else:
-            ragged = sorted(self.layout.ragged_columns & holds.odd(self.layout))
-            losses += [Loss(f"values of the ragged column {name!r}", self.steps) for name in ragged]
-        if not holds.provenance:
-            losses.append(Loss("facts about where the steps come from", len(self.provenance)))
-        if not holds.facts:
-            losses.append(Loss("facts of episodes", sum(bool(episode.facts) for episode in self.episodes)))
-        counts = {} if later else self._written_later()
-        losses += [Loss(f"values of {name!r} that were written later", n) for name, n in counts.items()]
-        if not (holds.stacks and Layout.of(self.schema, stacked=True).stacked):
-            losses.append(Loss("stacked frames that are no steps of the episode", self._odd_stacks()))
-        return [loss for loss in losses if loss.count]
+            next_obs = self.own_next_obs(between)
+        counts = {
+            "final observations": final_obs,
+            "next observations that differ from the next step's observation": next_obs,
+            "truncations apart from terminations": 0 if holds.truncated else sum(truncated for _, truncated in ends),
+            "ends without a flag apart from truncations": 0 if holds.unfinished else sum(not any(end) for end in ends),
+            **{f"values of column {name!r}": self.steps for name in own if not holds.columns},
+            **{f"values of the ragged column {name!r}": self.steps for name in ragged if holds.columns},
+            "facts about where the steps come from": 0 if holds.provenance else len(self.provenance),
+            "facts of episodes": 0 if holds.facts else sum(bool(episode.facts) for episode in self.episodes),
+            **{f"values of {name!r} that were written later": count for name, count in written.items()},
+            "stacked frames that are no steps of the episode": 0 if holds.stacks and stacked else self._odd_stacks(),
+        }
+        return [Loss(what, count) for what, count in counts.items() if count]
 
     def _written_later(self) -> dict[str, int]:
         """Return by column how many transitions have a value that was written later: no format holds those."""
-        found = dict.fromkeys((column.name for column in self.schema.later), 0)
-        for rows, env, spans in self._spans():
-            for name, count in rows.written_later(env, spans).items():
-                found[name] += count
-        found.pop(self.reward, None)
-        return found
+        each = [rows.written_later(env, spans) for rows, env, spans in self._spans()]
+        names = [column.name for column in self.schema.later if column.name != self.reward]
+        return {name: sum(counts[name] for counts in each) for name in names}
 
     def _spans(self) -> Iterator[tuple[LogRows, int, list[tuple[int, int]]]]:
-        """Yield stream, environment and the ranges of rows to be read of it; neighbours are one range."""
-        for (rows, env), pairs in itertools.groupby(self._chosen, lambda pair: (pair[0], pair[1].env)):
-            spans: list[tuple[int, int]] = []
-            for _, episode in pairs:
-                if spans and spans[-1][1] == self._stop_before[place_of(episode)]:
-                    spans[-1] = spans[-1][0], episode.stop
-                else:
-                    spans.append((episode.start, episode.stop))
-            yield rows, env, spans
+        """Yield stream, environment and a range of rows to be read of it; episodes that follow each other are one."""
+        chosen = zip(self._chosen, self._left_out, strict=True)
+        for (rows, env, _), each in itertools.groupby(chosen, lambda one: (one[0][0], one[0][1].env, one[1])):
+            episodes = [episode for (_, episode), _ in each]
+            yield rows, env, [(episodes[0].start, episodes[-1].stop)]
 
     def _starts(self) -> list[int]:
         return [int(rows.log.take(START, *np.array([[e.start], [e.env]]))[0] % CUT_START) for rows, e in self._chosen]

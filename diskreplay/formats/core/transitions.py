@@ -17,6 +17,7 @@ Formats that keep an episode in one place take the transitions through :func:`by
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -26,6 +27,7 @@ import numpy as np
 from diskreplay.checks import Array
 from diskreplay.formats.core.layout import Layout
 from diskreplay.formats.core.names import Names
+from diskreplay.schema.columns import REWARD, TERMINATED
 from diskreplay.schema.ragged import Lists, joined
 from diskreplay.video import Video
 
@@ -69,10 +71,10 @@ class Transitions:
 
     def only(self, wanted: Array | slice) -> Transitions:
         """Return those transitions that a mask ``(n,)``, as copies, or a slice, as views, names."""
-        changes: dict[str, Any] = {}
-        for name, value in vars(self).items():
-            named = isinstance(value, Mapping)
-            changes[name] = {k: one[wanted] for k, one in value.items()} if named else value[wanted]
+        changes: dict[str, Any] = {
+            name: {key: one[wanted] for key, one in value.items()} if isinstance(value, Mapping) else value[wanted]
+            for name, value in vars(self).items()
+        }
         return Transitions(**changes)
 
     def columns(self) -> dict[str, Any]:
@@ -127,18 +129,15 @@ def with_next_obs(blocks: Iterable[tuple[Transitions, Arrays | None]], *, bare: 
     for block, finals in blocks:
         if not len(block):
             continue
-        known = block if kept is None else _concatenated(kept, block)
+        known = block if kept is None else _joined([kept, block])
         # An open episode's last two steps wait: the very last lacks its next observation, and may yet be left out.
         back = 0 if known.last[-1] else 1 if len(known) == 1 or known.last[-2] else 2
         kept = known.span(len(known) - back, len(known)) if back else None
-        steps = _linked(known, len(known) - back, finals, bare)
-        if len(steps):
+        if len(steps := _linked(known, len(known) - back, finals, bare)):
             yield steps
     if kept is not None:
-        last = kept.last.copy()
-        last[-1] = True
-        steps = _linked(dataclasses.replace(kept, last=last), len(kept), None, bare)
-        if len(steps):
+        ended = dataclasses.replace(kept, last=np.append(kept.last[:-1], True))
+        if len(steps := _linked(ended, len(kept), None, bare)):
             yield steps
 
 
@@ -162,10 +161,8 @@ def _linked(block: Transitions, count: int, finals: Arrays | None, bare: bool) -
         out[ends] = final
         following[name] = out
     steps = dataclasses.replace(first, next_obs=following)
-    lost = ends[:0]
-    if finals is None:
-        lost = ends if bare else ends[~first.terminated[ends]]
-    if not len(lost):
+    lost = ends if bare else ends[~first.terminated[ends]]
+    if finals is not None or not len(lost):
         return steps
     last, truncated = first.last.copy(), first.truncated.copy()
     before = lost[(lost > 0) & ~last[lost - 1]]
@@ -180,12 +177,9 @@ def _linked(block: Transitions, count: int, finals: Arrays | None, bare: bool) -
 def by_episode(blocks: Iterable[Transitions]) -> Iterator[Transitions]:
     """Yield the same steps in blocks that end where episodes end: never two episodes in one block."""
     for steps in blocks:
-        start = 0
-        for stop in (np.flatnonzero(steps.last) + 1).tolist():
+        ends = (np.flatnonzero(steps.last) + 1).tolist()
+        for start, stop in itertools.pairwise(sorted({0, *ends, len(steps)})):
             yield steps.span(start, stop)
-            start = stop
-        if start < len(steps):
-            yield steps.span(start, len(steps))
 
 
 def whole_episodes(blocks: Iterable[Transitions]) -> Iterator[Transitions]:
@@ -194,10 +188,10 @@ def whole_episodes(blocks: Iterable[Transitions]) -> Iterator[Transitions]:
     for steps in by_episode(blocks):
         parts.append(steps)
         if steps.last[-1]:
-            yield parts[0] if len(parts) == 1 else _concatenated(*parts)
+            yield parts[0] if len(parts) == 1 else _joined(parts)
             parts = []
     if parts:
-        yield _concatenated(*parts)
+        yield _joined(parts)
 
 
 def whole(parts: list[Any]) -> Any:
@@ -210,10 +204,18 @@ def nothing(values: Any) -> Any:
     return Lists(values.values[:0], np.zeros(2, np.int64)) if isinstance(values, Lists) else np.zeros_like(values[:1])
 
 
-def _concatenated(*parts: Transitions) -> Transitions:
+def no_steps(layout: Layout) -> Transitions:
+    """Return no transition of a layout."""
+    none: dict[str, Any] = {name: np.empty((0, *shape), dtype) for name, (shape, dtype) in layout.step_shapes.items()}
+    none |= {name: Lists(none[name], np.zeros(1, np.int64)) for name in layout.ragged}
+    obs, action, extra = ({name: none[name] for name in part} for part in (layout.obs, layout.action, layout.columns))
+    return Transitions(obs, obs, action, extra, none[REWARD], *[none[TERMINATED]] * 3)
+
+
+def _joined(parts: Sequence[Transitions]) -> Transitions:
     changes: dict[str, Any] = {}
     for name, value in vars(parts[0]).items():
         each = [getattr(part, name) for part in parts]
         named = isinstance(value, Mapping)
-        changes[name] = {k: whole([one[k] for one in each]) for k in value} if named else np.concatenate(each)
+        changes[name] = {key: whole([one[key] for one in each]) for key in value} if named else whole(each)
     return Transitions(**changes)

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
-import os
 import pathlib
 import stat
 from collections.abc import Callable, Iterator
@@ -61,10 +61,7 @@ def damage(where: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
 
 def check_regular(path: pathlib.Path) -> None:
     """Raise InputError if a dataset is or holds anything but files and directories: reading it could hang."""
-    entries = [path]
-    for folder, _, names in os.walk(path):
-        entries += [pathlib.Path(folder, name) for name in names]
-    for entry in entries:
+    for entry in itertools.chain([path], path.rglob("*")):
         with contextlib.suppress(FileNotFoundError):  # a link that leads nowhere harms only who reads it
             mode = entry.stat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

@@ -86,15 +86,10 @@ class StoredCheckpoint:
 
     def spans(self) -> list[tuple[int, int]]:
         """Return ranges of rows from the oldest to the newest, without the oldest ``skip``."""
-        cursor = self.count % self.rows if self.begin else 0
-        spans = [(cursor, self.rows), (0, cursor)] if self.begin else [(0, self.count)]
-        found, skip = [], self.skip
-        for start, stop in spans:
-            left = min(skip, stop - start)
-            skip -= left
-            if start + left < stop:
-                found.append((start + left, stop))
-        return found
+        turn = self.count - self.count % max(1, self.rows)  # the row that was written to place 0 last
+        oldest = self.begin + self.skip - turn
+        spans = [(self.rows + oldest, self.rows), (max(0, oldest), self.count - turn)]
+        return [(start, stop) for start, stop in spans if start < stop]
 
     def column(self, name: str) -> Array:
         """Return a small array from the oldest row to the newest."""
@@ -117,11 +112,8 @@ class StoredCheckpoint:
 
 def open_checkpoint(folder: pathlib.Path, suffix: int, choice: Choice) -> StoredCheckpoint:
     """Return the checkpoint of a number; raise InputError for what is missing, ragged or not an array."""
-    paths = {}
-    for path in folder.iterdir():
-        match = STORED.fullmatch(path.name)
-        if match and int(match[2]) == suffix:
-            paths[match[1]] = path
+    named = ((STORED.fullmatch(path.name), path) for path in folder.iterdir())
+    paths = {match[1]: path for match, path in named if match and int(match[2]) == suffix}
     for name in OWN:
         if name not in paths:
             raise InputError(f"{str(folder)!r} lacks {file_name(name, suffix)}")
@@ -134,17 +126,15 @@ def open_checkpoint(folder: pathlib.Path, suffix: int, choice: Choice) -> Stored
     if count.size != 1 or count.dtype.kind not in "iu" or count.reshape(-1)[0] < 0:
         raise InputError(f"{counted}: must be one number of rows")
     arrays = {name: gzip_array(path) for name, path in paths.items()}
+    rows = math.prod(arrays[NAMES[OBS]].shape[:1])
     for array in arrays.values():
         if not array.shape:
             raise InputError(f"{array.where}: is a single value, not an array of rows")
-    rows = arrays[NAMES[OBS]].shape[0]
-    for array in arrays.values():
         if array.shape[0] != rows:
             raise InputError(f"{array.where}: ragged lengths: {array.shape[0]:,} entries for {rows:,} observations")
     for name in (NAMES[REWARD], TERMINAL):
-        shape = arrays[name].shape[1:]
-        if math.prod(shape) != 1:
-            raise InputError(f"{arrays[name].where}: holds values of shape {shape}, not one a step")
+        if math.prod(arrays[name].shape[1:]) != 1:
+            raise InputError(f"{arrays[name].where}: holds values of shape {arrays[name].shape[1:]}, not one a step")
     if not rows and count.reshape(-1)[0]:
         raise InputError(f"{counted}: counts rows of an empty buffer")
     around = folder / f"{AROUND}_ckpt.{suffix}.gz"
@@ -189,14 +179,13 @@ class Logs:
         parts: the checkpoints in order.
         layout: the layout of the steps.
         described: True if diskreplay wrote them: the layout then stands beside them, and padding is not looked for.
-        cut, both: rows that end an episode in neither flag, or in both, by the checkpoint's number.
+        odd: rows that end an episode in neither flag (False), or in both (True), by the checkpoint's number.
     """
 
     parts: list[StoredCheckpoint]
     layout: Layout
     described: bool
-    cut: Mapping[str, list[int]]
-    both: Mapping[str, list[int]]
+    odd: Mapping[bool, Mapping[str, list[int]]]
 
     def rows(self, part: StoredCheckpoint, left: int) -> RowFlags:
         """Return the flags of a part's rows; the part begins with ``left`` rows of padding."""
@@ -212,7 +201,7 @@ class Logs:
                 kept[end + 1 : end + 1 + padding] = ends[end + 1 : end + 1 + padding] = False
                 left = max(0, end + 1 + padding - count)
         truncated = ends & ~terminated
-        for odd, flag in ((self.cut, False), (self.both, True)):
+        for flag, odd in self.odd.items():
             found = odd.get(str(part.suffix), [])
             if not all(0 <= row < count and ends[row] for row in found):
                 raise InputError(f"{part.folder / DESCRIPTION}: names rows that end no episode")
@@ -243,17 +232,15 @@ class Logs:
                     for name, path in part.paths.items()
                     if name != TERMINAL
                 }
-                done, begins = 0, not part.follows
+                done = 0
                 for start, stop in part.spans():
                     for at in range(start, stop, size):
                         values = {name: array[at : min(at + size, stop)] for name, array in arrays.items()}
                         there = slice(done, done + len(values[NAMES[REWARD]]))
-                        yield self._block(part, values, rows, there, begins), None
-                        done, begins = there.stop, False
+                        yield self._block(part, values, rows, there), None
+                        done = there.stop
 
-    def _block(
-        self, part: StoredCheckpoint, values: Mapping[str, Array], rows: RowFlags, there: slice, begins: bool
-    ) -> Transitions:
+    def _block(self, part: StoredCheckpoint, values: Mapping[str, Array], rows: RowFlags, there: slice) -> Transitions:
         kept = rows.kept[there]
         if not self.described:
             if not _zero(values[NAMES[OBS]][~kept]).all():
@@ -261,7 +248,7 @@ class Logs:
                     f"{part.where}: the {padding_rows(self.layout)} rows before each episode are not all "
                     f"zeros; nobody can tell how many frames its observations stack"
                 )
-            if begins:  # the rest of the padding of an episode whose begin is gone
+            if not there.start and not part.follows:  # the rest of the padding of an episode whose begin is gone
                 zero = np.logical_and.reduce([_zero(array) for array in values.values()])
                 zero &= ~rows.last[there]
                 most = min(padding_rows(self.layout), len(zero))
@@ -276,20 +263,20 @@ class Logs:
         )  # fmt: skip
 
 
-def description(path: pathlib.Path) -> tuple[Layout | None, dict[str, list[int]], dict[str, list[int]]]:
+def description(path: pathlib.Path) -> tuple[Layout | None, dict[bool, dict[str, list[int]]]]:
     """Return the layout and the odd ends that :func:`write` left, None and no ends if it left none."""
     if not path.exists():
-        return None, {}, {}
+        return None, {}
     stored = read_json(path)
     try:
         layout = Layout.from_json(stored["layout"], str(path))
-        cut, both = (
-            {str(key): [declared_count(row, "a row") for row in rows] for key, rows in stored[k].items()}
-            for k in ("cut", "both")
-        )
+        odd = {
+            flag: {str(key): [declared_count(row, "a row") for row in rows] for key, rows in stored[name].items()}
+            for name, flag in (("cut", False), ("both", True))
+        }
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: the description that diskreplay left there cannot be read: {error}") from error
-    return layout, cut, both
+    return layout, odd
 
 
 def check_arrays(checkpoint: StoredCheckpoint, layout: Layout) -> None:
@@ -348,5 +335,4 @@ def _padding_found(checkpoint: StoredCheckpoint) -> int:
 
 def _zero(values: Array) -> Array:
     with np.errstate(invalid="ignore"):  # signalling NaNs
-        found: Array = np.logical_not(values.any(axis=tuple(range(1, values.ndim))))
-    return found
+        return np.logical_not(values.any(axis=tuple(range(1, values.ndim))))

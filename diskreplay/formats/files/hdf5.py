@@ -168,16 +168,14 @@ def find(group: h5py.Group, path: str, where: str, depth: int = 0) -> Any:
     found: Any = group
     with damage(f"{where}: {path!r}"):
         for name in filter(None, path.split("/")):
-            if not isinstance(found, h5py.Group):
+            key = name.encode(errors="surrogateescape")
+            if not isinstance(found, h5py.Group) or not found.id.links.exists(key):
                 return None
-            key, links = name.encode(errors="surrogateescape"), found.id.links
-            if not links.exists(key):
-                return None
-            kind = links.get_info(key).type
+            kind = found.id.links.get_info(key).type
             if kind == h5py.h5l.TYPE_HARD:
                 found = found[name]
             elif kind == h5py.h5l.TYPE_SOFT and depth < MAX_LINKS:
-                target = links.get_val(key).decode(errors="surrogateescape")
+                target = found.id.links.get_val(key).decode(errors="surrogateescape")
                 found = find(found.file if target.startswith("/") else found, target, where, depth + 1)
             else:
                 raise InputError(f"{where}: {path!r} is a link into another file or into itself, which is not followed")

@@ -11,12 +11,12 @@ import os
 import pathlib
 
 
-class Output(io.RawIOBase):
+class Output(io.FileIO):
     """A new file at ``path``, as h5py wants a file object."""
 
     def __init__(self, path: pathlib.Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self._at = self._size = 0
+        super().__init__(path, "x+")
+        self._size = 0
         self._error: OSError | None = None
         self._unwritten: list[tuple[int, bytes]] = []
 
@@ -26,60 +26,42 @@ class Output(io.RawIOBase):
             raise self._error
 
     def write(self, data: bytes | memoryview) -> int:  # type: ignore[override]  # a buffer is what h5py gives
-        view, at = memoryview(data), self._at
+        view, at = memoryview(data), self.tell()
+        count = view.nbytes
+        stop = self.seek(at + count)
         if self._error is None:
             try:
                 while view:
-                    written = os.pwrite(self._descriptor, view, at)
+                    written = os.pwrite(self.fileno(), view, at)
                     view, at = view[written:], at + written
             except OSError as error:
                 self._error = error
         if view:
             self._unwritten.append((at, bytes(view)))
-        self._at += memoryview(data).nbytes
-        self._size = max(self._size, self._at)
-        return memoryview(data).nbytes
+        self._size = max(self._size, stop)
+        return count
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        found = bytearray(len(buffer))
-        read = 0
-        while data := os.pread(self._descriptor, len(buffer) - read, self._at + read):
+        start, found, read = self.tell(), bytearray(len(buffer)), 0
+        while data := os.pread(self.fileno(), len(buffer) - read, start + read):
             found[read : read + len(data)] = data
             read += len(data)
         for at, later in self._unwritten:
-            low, high = max(at, self._at), min(at + len(later), self._at + len(found))
+            low, high = max(at, start), min(at + len(later), start + len(found))
             if low < high:
-                found[low - self._at : high - self._at] = later[low - at : high - at]
+                found[low - start : high - start] = later[low - at : high - at]
         buffer[:] = found
-        self._at += len(found)
+        self.seek(start + len(found))
         return len(found)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
+        return super().seek(offset + self._size) if whence == os.SEEK_END else super().seek(offset, whence)
 
     def truncate(self, size: int | None = None) -> int:
-        self._size = self._at if size is None else size
+        self._size = self.tell() if size is None else size
         if self._error is None:
             try:
-                os.ftruncate(self._descriptor, self._size)
+                super().truncate(self._size)
             except OSError as error:
                 self._error = error
         return self._size
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        if not self.closed:
-            os.close(self._descriptor)
-        super().close()

@@ -63,27 +63,24 @@ def decoded(images: Sequence[Any], where: str) -> list[Array]:
 
 
 def _pixels(image: Any, where: str) -> Array:
-    try:
-        return pixels(bytes(image))
-    except DAMAGE as error:
-        raise InputError(f"{where}: holds something that is no image: {error}") from error
-
-
-def pixels(data: bytes) -> Array:
-    """Return a PNG or JPEG as uint8 ``(height, width)``, or with channels last; raise one of ``DAMAGE`` for others.
+    """Return a PNG or JPEG as uint8 ``(height, width)``, or with channels last; raise InputError for others.
 
     Pillow is asked for these two by name: it knows formats that run other programs, and warns of sizes that are refused
     here.
     """
-    kind = next((kind for magic, kind in KINDS.items() if data.startswith(magic)), None)
-    if kind is None:
-        raise ValueError("it is neither PNG nor JPEG")
-    with kind(io.BytesIO(data)) as opened:
-        if opened.width * opened.height > PIXELS_A_BYTE * len(data):
-            raise ValueError(f"{len(data):,} bytes cannot hold {opened.width} x {opened.height} pixels")
-        opened.info.pop("transparency", None)
-        plain = opened if opened.mode in ("L", "RGB", "RGBA") else opened.convert("RGB")
-        return np.asarray(plain)
+    data = bytes(image)
+    try:
+        kind = next((kind for magic, kind in KINDS.items() if data.startswith(magic)), None)
+        if kind is None:
+            raise ValueError("it is neither PNG nor JPEG")
+        with kind(io.BytesIO(data)) as opened:
+            if opened.width * opened.height > PIXELS_A_BYTE * len(data):
+                raise ValueError(f"{len(data):,} bytes cannot hold {opened.width} x {opened.height} pixels")
+            opened.info.pop("transparency", None)
+            plain = opened if opened.mode in ("L", "RGB", "RGBA") else opened.convert("RGB")
+            return np.asarray(plain)
+    except DAMAGE as error:
+        raise InputError(f"{where}: holds something that is no image: {error}") from error
 
 
 class EncodedImages:

@@ -19,7 +19,7 @@ import json
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,8 +103,7 @@ class DatasetMeta:
 
     @property
     def features(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.info["features"]
-        return found
+        return cast(Mapping[str, Any], self.info["features"])
 
     @property
     def lengths(self) -> list[int]:
@@ -269,17 +268,9 @@ def names(features: Mapping[str, Any]) -> dict[str, str]:
     {'observation.state': 'obs/observation.state', 'action': 'action', 'next.reward': 'reward'}
     """
     actions = [key for key in features if key.partition(".")[0] == ACTION]
-    found = {}
-    for key in features:
-        if key.startswith(OBSERVATION):
-            found[key] = f"{OBS}/{key}"
-        elif key in actions:
-            found[key] = ACTION if actions == [ACTION] else f"{ACTION}/{key}"
-        elif key == NEXT_REWARD:
-            found[key] = REWARD
-        elif key not in (EPISODE, INDEX):
-            found[key] = column_name(key)
-    return found
+    known = {key: ACTION if actions == [ACTION] else f"{ACTION}/{key}" for key in actions}
+    known |= {key: f"{OBS}/{key}" for key in features if key.startswith(OBSERVATION)} | {NEXT_REWARD: REWARD}
+    return {key: known.get(key) or column_name(key) for key in features if key not in (EPISODE, INDEX)}
 
 
 def places(chunk_files: int) -> Iterator[dict[str, int]]:

@@ -159,8 +159,7 @@ class DatasetWriter:
                 "the episodes of one dataset at a time"
             )
         values |= {EPISODE: np.full(count, block.number), FRAME: frame, INDEX: np.arange(count) + self._rows}
-        strings = [key for key, feature in self._features.items() if feature["dtype"] == "string"]
-        texts = {key: text_array(key, values[key]) for key in strings}
+        texts = {key: text_array(key, values[key]) for key, one in self._features.items() if one["dtype"] == "string"}
         if self._task is not None:
             values[TASK] = self._numbered(texts[self._task].to_pylist())
         elif TASK not in values:
@@ -168,21 +167,20 @@ class DatasetWriter:
         self._rows += count
         columns = {}
         for key, feature in self._features.items():
-            if feature["dtype"] == "video":
-                episode.add_video(key, values[key], self._packed.get(key), self._fps)
-                continue
-            if feature["dtype"] == "image":
-                episode.add_pictures(key, values[key])
-                columns[key] = picture_array(values[key])
-                continue
-            if feature["dtype"] == "string":
-                columns[key] = texts[key]
-                continue
-            single = tuple(feature["shape"]) == (1,)
-            column = values[key].reshape(count) if single else values[key].reshape(count, *feature["shape"])
-            columns[key] = number_array(column, column.ndim == 2)
-            matches = key == TIMESTAMP and np.array_equal(column, exact.astype(np.float32))
-            episode.values.setdefault(key, []).append(exact if matches else column)
+            match feature["dtype"]:
+                case "video":
+                    episode.add_video(key, values[key], self._packed.get(key), self._fps)
+                case "image":
+                    episode.add_pictures(key, values[key])
+                    columns[key] = picture_array(values[key])
+                case "string":
+                    columns[key] = texts[key]
+                case _:
+                    shape = [] if feature["shape"] == [1] else feature["shape"]
+                    column = values[key].reshape(count, *shape)
+                    columns[key] = number_array(column, column.ndim == 2)
+                    matches = key == TIMESTAMP and np.array_equal(column, exact.astype(np.float32))
+                    episode.values.setdefault(key, []).append(exact if matches else column)
         self._data.write(pa.table(columns))
 
     def _end(self, block: EpisodeBlock, episode: _EpisodeParts) -> None:
@@ -219,8 +217,7 @@ class DatasetWriter:
                     episode.add_pictures(key, frame[None])
         stats = episode.stats(known_stats)
         self._stats = lerobot_stats.added(self._stats, stats)
-        for key, each in stats.items():
-            row |= {f"stats/{key}/{name}": value.tolist() for name, value in each.items()}
+        row |= {f"stats/{key}/{name}": value.tolist() for key, each in stats.items() for name, value in each.items()}
         self._waiting.append({**row, OWN: json.dumps(told)})
         if len(self._waiting) == EPISODES_AT_ONCE:
             self._write_episodes()
@@ -365,12 +362,9 @@ class _EpisodeParts:
         """Return the statistics of each feature; those that are known of cameras are taken as they are."""
         found = {key: lerobot_stats.of_values(np.concatenate(parts)) for key, parts in self.values.items()}
         for key in {**self.clips, **self._pictures}:
-            if key in known:
-                found[key] = known[key]
-            else:
-                pictures = self._pictures[key]
-                chosen = [pictures[number] for number in lerobot_stats.chosen(len(pictures))]
-                found[key] = lerobot_stats.of_pictures(np.stack(chosen))
+            pictures = self._pictures.get(key, [])
+            chosen = (pictures[number] for number in lerobot_stats.chosen(len(pictures)))
+            found[key] = known.get(key) or lerobot_stats.of_pictures(np.stack([*chosen]))
         return found
 
 

@@ -41,12 +41,11 @@ def read(path: pathlib.Path, info: Mapping[str, Any]) -> DatasetMeta:
     chunk_files = int(info.get("chunks_size") or CHUNK_FILES)
     cameras, rows, data = lerobot_meta.cameras(info), [], []
     for number, told in enumerate(episodes):
-        row = {**told, "length": lerobot_meta.length(path, number, told)}
-        chunk, stop = number // chunk_files, row["length"] / float(info["fps"])
-        for key in cameras:
-            row |= {f"videos/{key}/{name}": value
-                    for name, value in zip(lerobot_meta.KEPT, (chunk, number, 0.0, stop), strict=True)}  # fmt: skip
-        rows.append(row)
+        length = lerobot_meta.length(path, number, told)
+        chunk, stop = number // chunk_files, length / float(info["fps"])
+        place = dict(zip(lerobot_meta.KEPT, (chunk, number, 0.0, stop), strict=True))
+        videos = {f"videos/{key}/{name}": value for key in cameras for name, value in place.items()}
+        rows.append({**told, "length": length, **videos})
         where = f"{path}: episode {number}"
         data.append(inside(path, lerobot_meta.filled(info.get("data_path") or DATA_PATH, where, "", chunk, number)))
     tasks = _numbered(path, TASKS, TASK)

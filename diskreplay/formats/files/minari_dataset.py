@@ -97,29 +97,30 @@ def space_to_json(space: gymnasium.Space[Any]) -> dict[str, Any]:
 
 def space_from_json(stored: Mapping[str, Any]) -> gymnasium.Space[Any]:
     """Return the space that :func:`space_to_json` wrote; raise one of ``BAD_SPACE`` for anything else."""
-    kind = stored["type"]
-    if kind == "Dict":
-        return gymnasium.spaces.Dict([(key, space_from_json(sub)) for key, sub in stored["subspaces"].items()])
-    if kind == "Tuple":
-        return gymnasium.spaces.Tuple([space_from_json(sub) for sub in stored["subspaces"]])
-    if kind in ("Box", "MultiBinary"):
-        check_bounds(stored.get("shape", np.ravel(stored.get("n", []))), stored.get("dtype", "int8"))
-    if kind == "Box":
-        dtype = np.dtype(stored["dtype"])
-        low, high = (np.array(stored[bound], dtype) for bound in ("low", "high"))
-        return gymnasium.spaces.Box(low, high, tuple(stored["shape"]), dtype.type)
-    if kind == "Discrete":
-        return gymnasium.spaces.Discrete(int(stored["n"]), start=int(stored["start"]))
-    if kind == "MultiDiscrete":
-        dtype = np.dtype(stored["dtype"])
-        nvec = np.array(stored["nvec"], dtype)
-        return gymnasium.spaces.MultiDiscrete(nvec, dtype.type, start=np.array(stored.get("start", nvec * 0), dtype))
-    if kind == "MultiBinary":
-        return gymnasium.spaces.MultiBinary(stored["n"])
-    if kind == "Text":
-        lengths = [int(stored[key]) for key in ("max_length", "min_length")]
-        return gymnasium.spaces.Text(lengths[0], min_length=lengths[1], charset=str(stored["charset"]))
-    raise ValueError(f"a store holds no values of a {kind} space")
+    kind = gymnasium.spaces
+    match stored["type"]:
+        case "Dict":
+            return kind.Dict([(key, space_from_json(sub)) for key, sub in stored["subspaces"].items()])
+        case "Tuple":
+            return kind.Tuple([space_from_json(sub) for sub in stored["subspaces"]])
+        case "Box":
+            check_bounds(stored["shape"], stored["dtype"])
+            dtype = np.dtype(stored["dtype"])
+            low, high = (np.array(stored[bound], dtype) for bound in ("low", "high"))
+            return kind.Box(low, high, tuple(stored["shape"]), dtype.type)
+        case "Discrete":
+            return kind.Discrete(int(stored["n"]), start=int(stored["start"]))
+        case "MultiDiscrete":
+            dtype = np.dtype(stored["dtype"])
+            nvec = np.array(stored["nvec"], dtype)
+            return kind.MultiDiscrete(nvec, dtype.type, start=np.array(stored.get("start", nvec * 0), dtype))
+        case "MultiBinary":
+            check_bounds(np.ravel(stored["n"]), "int8")
+            return kind.MultiBinary(stored["n"])
+        case "Text":
+            longest, shortest = (int(stored[key]) for key in ("max_length", "min_length"))
+            return kind.Text(longest, min_length=shortest, charset=str(stored["charset"]))
+    raise ValueError(f"a store holds no values of a {stored['type']} space")
 
 
 def leaf_paths(layout: Layout, storage: str) -> dict[str, str]:
@@ -365,8 +366,8 @@ class Dataset:
                 if choice.columns is not None:
                     raise
                 return False
-            fine = tuple(array.shape[:1]) in ((count,), (count + 1,)) and 0 not in array.shape[1:]
-            fine = fine and native(array.dtype).name in DTYPES
+            there = tuple(array.shape[:1]) in ((count,), (count + 1,)) and 0 not in array.shape[1:]
+            fine = there and native(array.dtype).name in DTYPES
             if not fine and choice.columns is not None:
                 raise InputError(f"{self._where}: {path!r} has no number, text, or array of numbers, for each step")
             return fine

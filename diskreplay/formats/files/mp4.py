@@ -12,7 +12,7 @@ import itertools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -308,8 +308,7 @@ class VideoFiles:
 
     def facts(self) -> dict[str, Any]:
         """Return what ``info.json`` says of the videos."""
-        found = self._parameters
-        assert found is not None
+        found = cast(Video, self._parameters)
         return {
             "video.height": found.height, "video.width": found.width, "video.codec": found.codec,
             "video.pix_fmt": found.pix_fmt, "video.is_depth_map": False, "video.fps": int(self._rate),

@@ -54,13 +54,9 @@ class NpzArchive:
 
 def is_npz(path: pathlib.Path) -> bool:
     """Tell whether a file is a zip archive with NumPy arrays."""
-    if not path.is_file() or not zipfile.is_zipfile(path):
-        return False
-    try:
-        with damage(str(path)), zipfile.ZipFile(path) as archive:
-            return any(name.endswith(ENDING) for name in archive.namelist())
-    except InputError:
-        return False
+    with contextlib.suppress(InputError, OSError), damage(str(path)), zipfile.ZipFile(path) as archive:
+        return any(name.endswith(ENDING) for name in archive.namelist())
+    return False
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import functools
 import math
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -78,8 +78,8 @@ class ParquetArray:
         """The bytes of a row of a ragged column on average, None for others."""
         if not self._ragged:
             return None
-        assert self._known is not None
-        item = math.prod(self._known[0]) * self._known[1].itemsize
+        shape, dtype = cast(Shape, self._known)
+        item = math.prod(shape) * dtype.itemsize
         items = self._items(item) if self.texts is None else self.texts.characters
         return items * item // max(1, self._count) + 1
 
@@ -136,8 +136,7 @@ class ParquetArray:
     def _lists(self, column: Any) -> Lists:
         import pyarrow.compute as pc
 
-        assert self._known is not None
-        shape, dtype = self._known
+        shape, dtype = cast(Shape, self._known)
         if self._text:
             return code_points(self.where, (text.encode() for text in column.to_pylist()))[:]
         if not _is_list(column.type):
@@ -149,43 +148,38 @@ class ParquetArray:
     def _decoded(self, column: Any) -> Any:
         import pyarrow as pa
 
-        kind = column.type
         if self._ragged:
             return self._lists(column)
-        if pa.types.is_struct(kind):
+        if pa.types.is_struct(column.type):
             column = column.field("bytes")
-            kind = column.type
             if column.null_count:
                 raise InputError(f"{self.where}: has images that are not in the file")
-        elif self._known is not None and _is_binary(kind):
+        elif self._known is not None and _is_binary(column.type):
             return self._raw(column)
-        if _is_binary(kind):
-            each = images.decoded(column.to_pylist(), self.where)
-            if len({value.shape for value in each}) > 1:
-                raise InputError(f"{self.where}: has images of several sizes")
-            return self._shaped(np.stack(each), len(each))
-        return self._listed(column)
+        if not _is_binary(column.type):
+            return self._listed(column)
+        each = images.decoded(column.to_pylist(), self.where)
+        if len({value.shape for value in each}) > 1:
+            raise InputError(f"{self.where}: has images of several sizes")
+        return self._shaped(np.stack(each))
 
     def _raw(self, column: Any) -> Array:
-        assert self._known is not None
-        shape, dtype = self._known
+        shape, dtype = cast(Shape, self._known)
         data = b"".join(column.to_pylist())
-        if len(data) != len(column) * int(np.prod(shape, dtype=np.int64)) * dtype.itemsize:
+        if len(data) != len(column) * math.prod(shape) * dtype.itemsize:
             raise InputError(f"{self.where}: has values that are not {dtype} {shape}")
         return np.frombuffer(data, dtype).reshape(len(column), *shape)
 
-    def _shaped(self, values: Array, count: int) -> Array:
-        if self._known is None:
-            return values
-        shape, dtype = self._known
-        if values.size != count * int(np.prod(shape, dtype=np.int64)) or values.dtype != dtype:
+    def _shaped(self, values: Array) -> Array:
+        shape, dtype = self._known or (values.shape[1:], values.dtype)
+        if values.size != len(values) * math.prod(shape) or values.dtype != dtype:
             raise InputError(f"{self.where}: has values of {values.dtype} {values.shape[1:]}, not of {dtype} {shape}")
-        return values.reshape(count, *shape)
+        return values.reshape(len(values), *shape)
 
     def _listed(self, column: Any) -> Array:
         import pyarrow.compute as pc
 
-        count, shape = len(column), [len(column)]
+        shape = [len(column)]
         while _is_list(column.type):
             length = pc.min_max(pc.list_value_length(column)).as_py()
             if length["min"] != length["max"] or column.null_count:
@@ -194,18 +188,16 @@ class ParquetArray:
             column = column.flatten()
         if column.null_count:
             raise InputError(f"{self.where}: has lists with values missing")
-        return self._shaped(column.to_numpy(zero_copy_only=False).reshape(shape), count)
+        return self._shaped(column.to_numpy(zero_copy_only=False).reshape(shape))
 
     def _some(self, count: int) -> Any:
-        there = sum(map(len, self._rest))
-        while there < count:
+        while sum(map(len, self._rest)) < count:
             batch = next(self._batches, None)
             if batch is None:
                 raise InputError(f"{self.where}: has too few rows with a value")
             if self._rest and not self._ragged and batch.shape[1:] != self._rest[0].shape[1:]:
                 raise InputError(f"{self.where}: has values of several shapes")
             self._rest.append(batch)
-            there += len(batch)
         found = self._rest[0] if len(self._rest) == 1 else whole(self._rest)
         self._rest = [found[count:]]
         return found[:count]
@@ -221,9 +213,7 @@ class ParquetArray:
             return Lists(none, offsets_of(np.empty(0, np.int64))) if self._ragged else none
         self._at = stop
         found = self._some(stop - start)
-        if self._ragged:
-            return found
-        if found.shape[1:] != self.shape[1:] or found.dtype != self.dtype:
+        if not self._ragged and (found.shape[1:] != self.shape[1:] or found.dtype != self.dtype):
             raise InputError(f"{self.where}: has values of several shapes")
         return found
 

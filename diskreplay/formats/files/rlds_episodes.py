@@ -109,9 +109,8 @@ def source(path: pathlib.Path, choice: Choice) -> Source:
 def _by_name(path: pathlib.Path, found: Mapping[str, ReadableFeature | None], ours: bool, choice: Choice) -> Features:
     named: dict[str, ReadableFeature] = {}
     every: dict[str, str] = {}
-    for key, feature in found.items():
-        if feature is None:
-            continue
+    readable = {key: feature for key, feature in found.items() if feature is not None}
+    for key, feature in readable.items():
         root, slash, rest = (name := key.removeprefix(STEPS)).partition("/")
         if not key.startswith(STEPS):
             name = f"/{key}"

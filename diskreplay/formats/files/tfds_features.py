@@ -81,13 +81,11 @@ class ReadableFeature:
 
 def is_declared(key: str, features: Mapping[str, ReadableFeature | None]) -> bool:
     """Tell whether a key of an example is that of a feature, or one of several below it that the feature has."""
-    if key in features:
-        return True
     above, slash, _ = key.rpartition("/")
     while slash and above not in features:
         above, slash, _ = above.rpartition("/")
     found = features.get(above)
-    return bool(slash) and (found is None or found.coding == SEQUENCE)
+    return key in features or (bool(slash) and (found is None or found.coding == SEQUENCE))
 
 
 def _values(example: Example, key: str, wanted: str) -> Any:
@@ -150,9 +148,5 @@ def _feature(node: Mapping[str, Any], key: str) -> ReadableFeature | None:
         return ReadableFeature(key, IMAGE, tuple(sizes) if min(sizes, default=0) > 0 else (), np.dtype(np.uint8))
     ragged = coding in (RAW, ZLIB) and sizes[:1] == [-1]
     known = tuple(declared_count(size, "a size") for size in sizes[ragged:] if size > 0)
-    fits = "tensor" in node and coding in (NUMBERS, RAW, ZLIB) and dtype in DTYPES
-    return (
-        ReadableFeature(key, coding, known, np.dtype(dtype), ragged)
-        if fits and len(known) == len(sizes) - ragged
-        else None
-    )
+    fits = "tensor" in node and coding in (NUMBERS, RAW, ZLIB) and dtype in DTYPES and len(known) == len(sizes) - ragged
+    return ReadableFeature(key, coding, known, np.dtype(dtype), ragged) if fits else None

@@ -57,11 +57,9 @@ def is_zarr(path: pathlib.Path) -> bool:
     roots = (".zgroup", "zarr.json")
     if path.is_dir():
         return any((path / name).is_file() for name in roots)
-    try:
-        with untrusted.damage(str(path), DAMAGE), zipfile.ZipFile(path) as archive:
-            return any(name in archive.NameToInfo for name in roots)
-    except (InputError, OSError):
-        return False
+    with contextlib.suppress(InputError, OSError), damage(str(path)), zipfile.ZipFile(path) as archive:
+        return any(name in archive.NameToInfo for name in roots)
+    return False
 
 
 def _check_files(path: pathlib.Path) -> None:

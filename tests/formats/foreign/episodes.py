@@ -44,8 +44,7 @@ def npz_episode(known: Sequence[Known], plan: Plan) -> File:
 
 def previous(episode: Known, action: str, keys: Named) -> File:
     """Rows of time steps: the action and the reward that led to the observation; the first ones count for nothing."""
-    first = np.zeros_like(episode.action[:1])
-    arrays = {action: np.append(first, episode.action, axis=0), **keys}
+    arrays = {action: np.append(np.zeros_like(episode.action[:1]), episode.action, axis=0), **keys}
     extras = {}
     for name, values in episode.extra.items():
         arrays[name] = np.append(values[:1], values, axis=0)

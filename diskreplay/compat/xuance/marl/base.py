@@ -111,9 +111,8 @@ class MultiAgentBuffer(DiskBuffer, BaseBuffer):
             "observation_space": observation, "action_space": actions, "n_agents": self.n_agents, "num_envs": num_envs,
             "capacity": rows * num_envs, "state_space": states, "mean_action_shape": mean_action, "columns": columns,
         }  # fmt: skip
-        _, stored_spaces, laid_out = lay_out((observation, actions, self.n_agents), {**DEFAULTS, **create})
-        stored = dict(zip(("observation_space", "action_space"), stored_spaces, strict=True))
-        stored["columns"] = laid_out["columns"]
+        _, (observed, acted), laid_out = lay_out((observation, actions, self.n_agents), {**DEFAULTS, **create})
+        stored = {"observation_space": observed, "action_space": acted, "columns": laid_out["columns"]}
         options = {name: kwargs[name] for name in OPTIONS if name in kwargs}
         place = Location(kwargs.get("path"), self)
         return open_or_create(MultiAgentReplayBuffer, place, options, create, {**create, **stored}, view=view)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_view import MultiAgentBatch
 from diskreplay.checks import Array, check_array, check_count
-from diskreplay.compat.adapter_state import AdapterState, RamState
+from diskreplay.compat.adapter_state import MARKS, AdapterState, RamState
 from diskreplay.compat.arguments import number
 from diskreplay.compat.disk_array import fit
 from diskreplay.compat.ring import Field, Ring, look_up
@@ -34,8 +34,6 @@ from diskreplay.views.padded_episodes import PaddedEpisodes
 
 FILLED = "filled"
 EPISODE_DATA = "episode_data"
-MARKS = "done", "steps"
-"""The marks of an environment's episode: whether it is finished, and how many steps it has then."""
 
 
 class CollectedEpisodes(AdapterState):
@@ -49,7 +47,8 @@ class CollectedEpisodes(AdapterState):
 
     Attributes:
         data: arrays ``(size, ...)`` of the finished episodes by key.
-        collected: arrays ``(n_envs, ...)`` of the others.
+        collected: arrays ``(n_envs, ...)`` of the others; the marks ``done`` and ``steps`` say of each whether it is
+            finished, and how many steps it has then.
     """
 
     buffer: MultiAgentReplayBuffer
@@ -59,11 +58,11 @@ class CollectedEpisodes(AdapterState):
         self._finished = FinishedEpisodes(buffer, size, functools.partial(_ended, buffer))
         self.data: dict[str, Any] = {}
         self.collected = {key: field.empty(n_envs) for key, field in fields.items()}
-        marks = {name: np.zeros(n_envs, np.int64) for name in MARKS}
-        arrays = {"data": self.data, EPISODE_DATA: self.collected}
+        marks = {name: np.zeros(n_envs, np.int64) for name in ("done", "steps")}
+        arrays = {"data": self.data, EPISODE_DATA: self.collected, MARKS: marks}
         fills = {key: field.fill for key, field in fields.items()}
         ring = Ring(buffer, size=size, held=self._finished.held, read=self._episodes)
-        super().__init__(buffer, RamState(marks, arrays, fills, (EPISODE_DATA, *MARKS)), ring)
+        super().__init__(buffer, RamState(arrays, fills, (EPISODE_DATA, MARKS)), ring)
         self.data.update(ring.arrays(fields))
 
     def _episodes(self, field: Field, episodes: Ids, envs: Ids) -> Array:
@@ -117,7 +116,7 @@ class CollectedEpisodes(AdapterState):
 
     def _without_collected(self) -> list[Any]:
         data = [(self.collected, key, field.empty(self._n_envs)) for key, field in self._fields.items()]
-        return [*data, *((self.ram.marks[mark], slice(None), 0) for mark in MARKS)]
+        return [*data, *((mark, slice(None), 0) for mark in self.ram.marks.values())]
 
     def store(self) -> None:
         """Add the episodes that are finished, and forget those that are not."""
@@ -168,9 +167,9 @@ class EpisodeRing(MultiAgentBuffer):
         with closed_on_failure(self.engine):
             self._adapter = CollectedEpisodes(self.engine, self._table(), self.n_envs, self.buffer_size)
             self._data = self._adapter.data
-        with self._adapter.opening(self):
             if not self._adapter.restore() and self._table_in_ram() and len(self.engine):
                 self.engine.clear()  # a rollout whose estimates are lost: nothing can be learned from it
+            self._adapter.attach(self)
 
     @property
     def episode_data(self) -> dict[str, Array]:

@@ -51,7 +51,8 @@ class MARL_OffPolicyBuffer(MultiAgentBuffer):
         self.engine = self._store(
             kwargs, Transition(), self.n_envs, self.n_size, columns, mean_action=self._mean_action
         )
-        self._data = self._begin(self._fields)
+        self._begin(self._fields)
+        self._data = self._ring.arrays(self._fields)
 
     def _table(self) -> Fields:
         obs, agents = (self.n_agents, *self.obs_space), (self.n_agents,)
