@@ -23,6 +23,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 
 import calls
+import frames
 import harness
 import jobs
 from calls import CASES, Costs
@@ -247,6 +248,7 @@ def main() -> None:
     names = [*planned(STEPS), *WHOLE]
     parser.add_argument("--only", nargs="+", choices=names, help="these rows; then nothing is written to RESULTS.md")
     arguments = parser.parse_args()
+    frames.ensure()
     lines: list[Line] = []
     tails: list[tuple[str, ...]] = []
     for name in arguments.only or names:
