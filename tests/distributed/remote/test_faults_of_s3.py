@@ -94,7 +94,7 @@ def test_a_refusal_is_said_and_ends_with_its_cause(
     name: str, proxy: Proxy, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer, said = REFUSALS[name]
-    monkeypatch.setattr(storage, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(storage, "ANSWER_SECONDS", 2.0 if name == "mute" else 30.0)
     monkeypatch.setattr(storage, "RETRY_SECONDS", 3.0)
     url = f"s3://bucket/{name.replace(' ', '-')}.replay"
     life = lived(tmp_path / "a", 20, remote=url, push_seconds=0.1)
