@@ -10,7 +10,12 @@ DATASETS = pathlib.Path(__file__).parent.parent.parent / "datasets"
 
 
 def load() -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("make_datasets", DATASETS / "make.py")
+    return load_from(DATASETS / "make.py")
+
+
+def load_from(path: pathlib.Path) -> types.ModuleType:
+    """A module that stands in no package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pathlib
 import shutil
 import sys
@@ -10,21 +9,16 @@ import sysconfig
 from typing import Any
 
 import pytest
-from helpers import programs
+from helpers import programs, recipes
 
 ROOT = pathlib.Path(__file__).parents[2]
 MODULE = "diskreplay/native/core.abi3.so"
 
 
 @pytest.fixture
-def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
+def hook() -> Any:
     """hatch_build.py as a module."""
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return recipes.load_from(ROOT / "hatch_build.py")
 
 
 @pytest.fixture
