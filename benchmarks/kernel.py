@@ -28,8 +28,8 @@ import harness
 import numpy as np
 import workload
 
-from diskreplay import workers
 from diskreplay.native import core
+from diskreplay.process import workers
 from diskreplay.reading import compiled
 
 STEPS = 50_000

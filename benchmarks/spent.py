@@ -32,10 +32,10 @@ import rows
 import workload
 from calls import exhaust, ours, through
 
-from diskreplay import workers
 from diskreplay.buffers.draws import Draws
 from diskreplay.engine.engine import Engine
 from diskreplay.native import core
+from diskreplay.process import workers
 from diskreplay.reading import compiled
 from diskreplay.storage.column import ColumnWriter
 

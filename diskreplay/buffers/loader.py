@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from diskreplay.errors import InputError
-from diskreplay.interrupts import undisturbed
-from diskreplay.prefetch import Prefetcher
+from diskreplay.process.locks import undisturbed
+from diskreplay.process.prefetch import Prefetcher
 from diskreplay.views.batch import SomeBatch
 
 MOST_BEGUN = 4

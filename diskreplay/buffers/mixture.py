@@ -36,7 +36,7 @@ from diskreplay.engine import pushes
 from diskreplay.engine.generator import rng_to_json, set_rng
 from diskreplay.engine.hooks import State
 from diskreplay.errors import CheckpointError, CorruptionError, InputError, NotEnoughDataError, ReadOnlyError
-from diskreplay.interrupts import Lock, held_back
+from diskreplay.process.locks import Lock, held_back
 from diskreplay.reading.reads import Reads
 from diskreplay.sampling import shares
 from diskreplay.sampling.composed import has_priorities, with_parts

@@ -27,7 +27,7 @@ from diskreplay.errors import CheckpointError, InputError, end_block
 from diskreplay.index.episodes import Episode, ends
 from diskreplay.index.selecting import warn_of_unknown
 from diskreplay.index.where import Where
-from diskreplay.interrupts import undisturbed
+from diskreplay.process.locks import undisturbed
 from diskreplay.schema.columns import Schema
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Store

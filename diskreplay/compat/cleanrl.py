@@ -30,7 +30,7 @@ from diskreplay.compat.sampler_draws import draw
 from diskreplay.compat.stores import named_checkpoint
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError
-from diskreplay.interrupts import uninterrupted
+from diskreplay.process.locks import uninterrupted
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.schema.spaces import unbounded
 from diskreplay.storage.paths import PathLike

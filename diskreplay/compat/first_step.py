@@ -23,7 +23,7 @@ from diskreplay.compat.rows import ignore_resets
 from diskreplay.compat.stacks import images_of, stacks_named, stacks_seen
 from diskreplay.compat.stores import check_alike, check_checkpoint, open_or_create
 from diskreplay.errors import NotEnoughDataError
-from diskreplay.interrupts import uninterrupted
+from diskreplay.process.locks import uninterrupted
 from diskreplay.storage.paths import PathLike, full_path
 from diskreplay.views.batch import map_arrays
 

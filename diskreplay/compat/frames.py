@@ -31,7 +31,7 @@ from diskreplay.compat.rows import RowWindow, invalid_rows, transitions, window
 from diskreplay.compat.stores import closed_on_failure, open_or_create
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError, end_block
-from diskreplay.interrupts import uninterrupted
+from diskreplay.process.locks import uninterrupted
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.schema.spaces import unbounded
 from diskreplay.storage.paths import PathLike

@@ -1,8 +1,8 @@
 """The place of another library's buffer's store: a path, or a temporary directory that goes away with the buffer.
 
 Those libraries never close a buffer. Here its store is closed when the buffer is garbage collected, at the latest when
-the interpreter ends; :mod:`diskreplay.exits` says when that is safe. A forked process closes and removes nothing: the
-buffers belong to its parent.
+the interpreter ends; :mod:`diskreplay.process.exits` says when that is safe. A forked process closes and removes
+nothing: the buffers belong to its parent.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import warnings
 
 import numpy as np
 
-from diskreplay import exits
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.engine import unclosed
 from diskreplay.errors import DiskReplayError
+from diskreplay.process import exits
 from diskreplay.storage.paths import PathLike, full_path
 
 

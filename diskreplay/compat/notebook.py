@@ -35,7 +35,7 @@ from diskreplay.compat.stores import closed_on_failure, open_or_create
 from diskreplay.engine.inputs import check_range
 from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
-from diskreplay.interrupts import uninterrupted
+from diskreplay.process.locks import uninterrupted
 from diskreplay.sampling.proportional import Proportional
 from diskreplay.sampling.rank_based import RankBased
 from diskreplay.sampling.uniform import Uniform

@@ -36,8 +36,8 @@ from diskreplay.engine.steps import Steps
 from diskreplay.errors import StateError
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
-from diskreplay.interrupts import Block
 from diskreplay.native import core
+from diskreplay.process.locks import Block
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import (
     CONTINUES,

@@ -46,8 +46,8 @@ from diskreplay.errors import (
 )
 from diskreplay.index.cuts import Cuts
 from diskreplay.index.episodes import Episode
-from diskreplay.interrupts import Lock
 from diskreplay.native import core
+from diskreplay.process.locks import Lock
 from diskreplay.reading import blocks
 from diskreplay.reading.bytelog import ByteLog
 from diskreplay.reading.reads import Empty, Reads

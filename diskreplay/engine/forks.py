@@ -25,7 +25,7 @@ import numpy as np
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.generator import reseeded
 from diskreplay.errors import StateError
-from diskreplay.forks import at_fork
+from diskreplay.process.forks import at_fork
 
 FORK_SECONDS = 30.0
 

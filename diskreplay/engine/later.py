@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from diskreplay.engine.inputs import Slot
 from diskreplay.errors import InputError
 from diskreplay.index.later_values import encode
-from diskreplay.interrupts import Block
+from diskreplay.process.locks import Block
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.schema.columns import LATER, VALID, Schema
 from diskreplay.schema.ids import STREAM_SHIFT, Ids, checked_ids, stream_of

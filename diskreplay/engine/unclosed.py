@@ -1,7 +1,7 @@
 """The end of a store that the program did not close: its rows are committed when its buffer or the interpreter ends.
 
-:mod:`diskreplay.exits` says when. The engine outlives the buffer, so no part of it, such as a lock or a thread, is
-garbage before the rows are committed.
+:mod:`diskreplay.process.exits` says when. The engine outlives the buffer, so no part of it, such as a lock or a
+thread, is garbage before the rows are committed.
 
 Nothing is committed in a forked process. Rows are lost if the store was moved or removed, or if a thread holds
 ``write_lock`` while the interpreter ends. A ResourceWarning then says how many. Python does not show it by default;
@@ -14,9 +14,9 @@ from __future__ import annotations
 import functools
 import warnings
 
-from diskreplay import exits
 from diskreplay.engine.engine import Engine
 from diskreplay.errors import SamplerWarning, StateError
+from diskreplay.process import exits
 
 EXIT_SECONDS = 10.0
 """The most seconds for which the end of the interpreter waits for a thread that adds or commits."""

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import Bytes
-from diskreplay.interrupts import Lock
+from diskreplay.process.locks import Lock
 from diskreplay.reading import compiled
 from diskreplay.schema.ids import Ids
 from diskreplay.storage.column import ColumnReader, Location

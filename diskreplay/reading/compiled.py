@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import workers
 from diskreplay.native import core
+from diskreplay.process import workers
 from diskreplay.reading.scratch import scratch
 from diskreplay.reading.target import Target
 from diskreplay.storage import blosc

@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import video, workers
+from diskreplay import video
 from diskreplay.checks import Array
 from diskreplay.errors import CorruptionError, InputError
+from diskreplay.process import workers
 from diskreplay.reading import ragged_reads
 from diskreplay.reading.addresses import Stream
 from diskreplay.reading.cache import ChunkCache

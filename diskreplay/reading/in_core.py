@@ -6,8 +6,8 @@ cache, where that holds all frames of the batch. Stacks are copied likewise, als
 
 from __future__ import annotations
 
-from diskreplay import workers
 from diskreplay.native import core
+from diskreplay.process import workers
 from diskreplay.reading import blocks, compiled
 from diskreplay.reading.addresses import Addresses
 from diskreplay.schema.columns import REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Schema, Stack

@@ -17,7 +17,7 @@ from diskreplay.index.episodes import COLUMNS, KeptEpisodes
 from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
-from diskreplay.interrupts import Lock
+from diskreplay.process.locks import Lock
 from diskreplay.reading import observations, ragged_reads
 from diskreplay.reading.addresses import Addresses
 from diskreplay.reading.bytelog import CONTENTS, ByteLog

@@ -5,8 +5,8 @@
 2. What it has to know between two steps is one value, set at the end of a call. A call that is ended half-way, by an
    error or an interrupt, leaves None there: whether that step happened nobody can know, so the next one needs a reset.
 3. A reset in the middle of an episode cuts it. So does opening a store again: its episodes do not go on.
-4. With ``background=True`` all calls of the buffer go through a queue to a thread (:mod:`diskreplay.call_queue`), and
-   the wrapper itself takes none of the buffer's locks.
+4. With ``background=True`` all calls of the buffer go through a queue to a thread
+   (:mod:`diskreplay.process.call_queue`), and the wrapper itself takes none of the buffer's locks.
 """
 
 from diskreplay.recording.single import Record

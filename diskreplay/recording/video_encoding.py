@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from diskreplay.checks import arrays, check_array, check_count
 from diskreplay.engine import arguments
 from diskreplay.errors import InputError, StateError
-from diskreplay.interrupts import undisturbed
+from diskreplay.process.locks import undisturbed
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import OBS
 from diskreplay.video import MAX_PACKETS, Video, record

@@ -17,10 +17,10 @@ import time
 from typing import Any
 
 from diskreplay.errors import RemoteConflictError, RemoteError, StateError
-from diskreplay.interrupts import Lock
+from diskreplay.process.locks import Lock
+from diskreplay.process.workers import start_thread
 from diskreplay.remote.push import Push
 from diskreplay.storage.commit import Commit
-from diskreplay.workers import start_thread
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """The seconds before a push that failed is tried again: the first time, and at most.

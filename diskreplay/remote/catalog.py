@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from diskreplay.errors import RemoteConflictError, RemoteError, StoreNotFoundError
-from diskreplay.interrupts import Lock
+from diskreplay.process.locks import Lock
 from diskreplay.remote import documents
 from diskreplay.remote.downloads import Downloads
 from diskreplay.remote.listing import alike, is_plain

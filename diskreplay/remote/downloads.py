@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from diskreplay.interrupts import Lock
+from diskreplay.process.locks import Lock
 
 MOST_THREADS = 16
 

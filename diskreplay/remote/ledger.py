@@ -23,8 +23,8 @@ import secrets
 from collections.abc import Iterator
 
 from diskreplay.errors import CorruptionError, DiskFullError, WriteFailedError
-from diskreplay.forks import at_fork
-from diskreplay.interrupts import Lock
+from diskreplay.process.forks import at_fork
+from diskreplay.process.locks import Lock
 from diskreplay.storage import files as fs
 from diskreplay.storage import stream
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from diskreplay.errors import DiskFullError, RemoteError, WriteFailedError
-from diskreplay.interrupts import Lock
+from diskreplay.process.locks import Lock
 from diskreplay.remote.objects import Object
 from diskreplay.storage import files as fs
 from diskreplay.storage import temporaries

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from diskreplay.errors import InputError, RemoteError
+from diskreplay.process.workers import start_thread
 from diskreplay.remote import failures, listing
 from diskreplay.remote.downloads import Download
 from diskreplay.storage.paths import checked_url
-from diskreplay.workers import start_thread
 
 NEW = ""
 """The tag of an object that is not there: a put on this condition makes one, and replaces none."""

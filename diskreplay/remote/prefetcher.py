@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from diskreplay.errors import CorruptionError, DiskFullError
-from diskreplay.interrupts import Lock
+from diskreplay.process.locks import Lock
 from diskreplay.remote.catalog import Shard
 from diskreplay.remote.downloads import AfterDownload, CalledOffError, Download
 from diskreplay.remote.mirror import Mirror

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from diskreplay.errors import CorruptionError, DiskFullError, RemoteError
-from diskreplay.interrupts import Lock
+from diskreplay.process.locks import Lock
 from diskreplay.remote.catalog import Catalog, Shard, stream_of
 from diskreplay.remote.downloads import AfterDownload, CalledOffError, Download, Downloads, call_off
 from diskreplay.remote.mirror import Mirror

@@ -24,16 +24,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from diskreplay import workers
 from diskreplay.errors import CorruptionError, EvictedError, SchemaError
 from diskreplay.native import core
+from diskreplay.process import workers
+from diskreplay.process.workers import Task
 from diskreplay.schema.columns import MAX_CHUNK_BYTES, Codec, Column, StoredColumn
 from diskreplay.schema.ring import Ring
 from diskreplay.storage import chunks, handles, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import Stored
 from diskreplay.storage.handles import Handles
-from diskreplay.workers import Task
 
 TASK_BYTES = 1 << 20
 """The bytes of chunks that a thread compresses in one go, or one chunk if it has more."""

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
-from diskreplay.forks import at_fork
+from diskreplay.process.forks import at_fork
 from diskreplay.storage import handles
 from diskreplay.storage.callers import caller
 from diskreplay.storage.files import NO_DESCRIPTORS, NOTHING_THERE, THIS_PROCESS, File, FileLock, Files, Kind, lacking

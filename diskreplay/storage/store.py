@@ -22,7 +22,6 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
-from diskreplay import exits
 from diskreplay.checks import check_count, check_flag, check_key
 from diskreplay.errors import (
     CheckpointError,
@@ -35,6 +34,7 @@ from diskreplay.errors import (
     SchemaError,
     StoreExistsError,
 )
+from diskreplay.process import exits
 from diskreplay.schema.columns import Continuity, Schema
 from diskreplay.storage import attachments, checkpoint_arrays, metadata, root, stream, tail, temporaries
 from diskreplay.storage import files as fs

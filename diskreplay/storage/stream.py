@@ -24,7 +24,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
-from diskreplay import forks
 from diskreplay.errors import (
     CorruptionError,
     DamageWarning,
@@ -34,8 +33,9 @@ from diskreplay.errors import (
     WriteFailedError,
     warn_outside,
 )
-from diskreplay.interrupts import held_back
 from diskreplay.native import core
+from diskreplay.process import forks
+from diskreplay.process.locks import held_back
 from diskreplay.schema.columns import PATCH_TABLE, START, Column, Schema
 from diskreplay.storage import chunks, metadata, tail
 from diskreplay.storage import files as fs

@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from diskreplay.errors import InputError
-from diskreplay.interrupts import undisturbed
+from diskreplay.process.locks import undisturbed
 from diskreplay.schema.ragged import Lists, Padded, entries, is_lists
 from diskreplay.views.notebooks import batch_html
 

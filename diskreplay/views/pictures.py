@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import Array
-from diskreplay.interrupts import undisturbed
+from diskreplay.process.locks import undisturbed
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import Column, Schema
 

@@ -19,10 +19,10 @@ from helpers.testing import Crash, FaultyFiles
 from helpers.threads import held, together
 
 import diskreplay as dr
-from diskreplay import exits
 from diskreplay.engine import unclosed
 from diskreplay.errors import LockedError, WriteFailedError
 from diskreplay.ops.verify import verify
+from diskreplay.process import exits
 from diskreplay.storage.local_files import LocalFiles
 
 ROWS = 777

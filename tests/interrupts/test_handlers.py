@@ -25,8 +25,8 @@ import diskreplay as dr
 from diskreplay import interrupts
 from diskreplay.engine import forks
 from diskreplay.errors import StateError
-from diskreplay.interrupts import Lock, held_back, undisturbed
 from diskreplay.ops.verify import verify
+from diskreplay.process.locks import Lock, held_back, undisturbed
 
 BOX, ACTION = spaces.Box(-9, 9, (3,), np.float32), spaces.Discrete(4)
 NEVER: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}

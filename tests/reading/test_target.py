@@ -9,8 +9,8 @@ from helpers.forged import blocks_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diskreplay import workers
 from diskreplay.native import core
+from diskreplay.process import workers
 from diskreplay.reading import compiled
 from diskreplay.reading.target import Target
 

@@ -22,11 +22,14 @@ from helpers.testing import FaultyFiles, Interrupts
 from helpers.threads import beside, held
 
 import diskreplay as dr
-from diskreplay import call_queue
 from diskreplay.errors import ClosedError, InputError, StateError, WriteFailedError
 from diskreplay.ops.verify import verify
+from diskreplay.process import call_queue
 
-MODULES = [*(f"diskreplay.recording.{name}" for name in ("single", "opening", "copies")), "diskreplay.call_queue"]
+MODULES = [
+    *(f"diskreplay.recording.{name}" for name in ("single", "opening", "copies")),
+    "diskreplay.process.call_queue",
+]
 
 
 def record(path: str, length: int = 5, **options: Any) -> dr.Record:

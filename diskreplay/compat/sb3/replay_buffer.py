@@ -27,7 +27,7 @@ from diskreplay.compat.location import global_seed
 from diskreplay.compat.rows import ids_of, window
 from diskreplay.engine.run import DefaultBytes
 from diskreplay.errors import InputError
-from diskreplay.interrupts import uninterrupted
+from diskreplay.process.locks import uninterrupted
 from diskreplay.sampling.window import Sampler
 from diskreplay.schema.spaces import unbounded
 from diskreplay.storage.paths import PathLike

@@ -14,9 +14,9 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
-from diskreplay import workers
 from diskreplay.checks import Array
 from diskreplay.errors import InputError
+from diskreplay.process import workers
 
 CHANNELS = (1, 3, 4)
 PNG_LEVEL = 4

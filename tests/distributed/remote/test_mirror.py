@@ -168,7 +168,7 @@ def test_an_interrupted_download_leaves_the_next_call_whole(
     served: tuple[Life, SimulatedObjects], tmp_path: pathlib.Path
 ) -> None:
     life, objects = served
-    # Not in diskreplay.interrupts: what holds signals back is not interrupted by one.
+    # Not in diskreplay.process.locks: what holds signals back is not interrupted by one.
     interrupts = Interrupts(within=[f"diskreplay.{room}" for room in ("buffers", "reading", "remote", "storage")])
     tried = effort.places(120, "interrupts of reading a remote store", least=12)
     for number in range(tried):

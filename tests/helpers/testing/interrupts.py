@@ -9,8 +9,8 @@ jumps and after calls. One there would leave a lock held whose ``with`` block is
 1. The end of a ``with`` block, before ``__exit__`` is called: it is no part of the block any more.
 2. The line of a ``try:`` itself, in which nothing is done: it is part of no block.
 3. Where CPython begins and ends to handle an exception: it would hold that one for handled for ever after.
-4. With ``by="raise"``, the functions of :mod:`diskreplay.interrupts`: they take and release this package's locks with
-   signals held back. With ``by="signal"`` they have places.
+4. With ``by="raise"``, the functions of :mod:`diskreplay.process.locks`: they take and release this package's locks
+   with signals held back. With ``by="signal"`` they have places.
 
 The garbage collector rests meanwhile: what it would call is no part of the call that it breaks into, and CPython prints
 what is raised there and goes on.
@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any, Literal
 
-LOCKS = "diskreplay.interrupts"
+LOCKS = "diskreplay.process.locks"
 PLACES = ("line", "bytecode", "check")
 CHECKS = frozenset(("RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "INSTRUMENTED_RESUME"))
 """The instructions after which CPython 3.11 to 3.13 looks for signals."""

@@ -29,8 +29,8 @@ from types import FrameType
 from typing import Any, TypeVar, cast
 
 from diskreplay.errors import StateError
-from diskreplay.forks import at_fork
 from diskreplay.native import core
+from diskreplay.process.forks import at_fork
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 

@@ -1,4 +1,4 @@
-"""What modules register with `diskreplay.forks` is called in its order, all of it."""
+"""What modules register with `diskreplay.process.forks` is called in its order, all of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from helpers.programs import run
 
 PROGRAM = r"""
 import os
-from diskreplay.forks import at_fork
+from diskreplay.process.forks import at_fork
 
 def say(what, fails=False):
     def call():

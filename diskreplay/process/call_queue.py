@@ -6,7 +6,7 @@
 3. Who wants to know that all calls were made puts a mark, too, and waits until the thread has reached it.
 
 The one that puts may be interrupted at any moment and go on, so nothing between the threads is built of Python's
-conditions (:mod:`diskreplay.prefetch` says why): a wait that was interrupted leaves a mark that nobody misses.
+conditions (:mod:`diskreplay.process.prefetch` says why): a wait that was interrupted leaves a mark that nobody misses.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-from diskreplay import exits, forks
 from diskreplay.errors import StateError
-from diskreplay.interrupts import uninterrupted
-from diskreplay.workers import start_thread
+from diskreplay.process import exits, forks
+from diskreplay.process.locks import uninterrupted
+from diskreplay.process.workers import start_thread
 
 Call = Callable[[], object]
 

@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from diskreplay.errors import StateError
-from diskreplay.forks import at_fork
-from diskreplay.interrupts import never_wait
+from diskreplay.process.forks import at_fork
+from diskreplay.process.locks import never_wait
 
 Result = TypeVar("Result")
 Work = Callable[[int, int], int]

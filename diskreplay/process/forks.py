@@ -1,7 +1,7 @@
 """The calls that are made before a fork of this process, and after it in the parent and in the child.
 
 A module registers with :func:`at_fork` when it is imported, and so after the modules that it stands on. After a fork
-calls are made in that order: those about signals (:mod:`diskreplay.interrupts`), then those about threads, files and
+calls are made in that order: those about signals (:mod:`diskreplay.process.locks`), then those about threads, files and
 locks, and last those about open buffers. Before a fork the order is the other way round. All calls are made, whatever
 one of them raises.
 

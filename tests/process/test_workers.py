@@ -15,8 +15,8 @@ from helpers.forking import forked
 from helpers.patience import PATIENCE
 from helpers.programs import run
 
-from diskreplay import workers
-from diskreplay.workers import Task
+from diskreplay.process import workers
+from diskreplay.process.workers import Task
 
 
 @pytest.fixture(autouse=True)
@@ -130,8 +130,8 @@ def test_a_forked_child_starts_its_own() -> None:
 def test_no_helper_is_started_while_the_interpreter_ends() -> None:
     """Regression: on Python 3.11 the start of a thread never returned there."""
     program = """
-from diskreplay import workers
-from diskreplay.workers import Task
+from diskreplay.process import workers
+from diskreplay.process.workers import Task
 
 class Late:
     def __del__(self, run=workers.side_by_side):

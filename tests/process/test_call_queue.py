@@ -15,9 +15,9 @@ from helpers.testing import Interrupts
 from helpers.testing.interrupts import Place
 from helpers.threads import together
 
-from diskreplay import call_queue
-from diskreplay.call_queue import CallQueue, Waited
 from diskreplay.errors import StateError
+from diskreplay.process import call_queue
+from diskreplay.process.call_queue import CallQueue, Waited
 
 
 def nothing() -> None:
@@ -155,7 +155,7 @@ def checked(calls: CallQueue, told: list[BaseException | None]) -> None:
 @pytest.mark.parametrize("by", ["raise", "signal"])
 def test_an_interrupt_at_any_place_loses_no_call(by: Literal["raise", "signal"], wrong: bool) -> None:
     """A call was put or was not, and an error is told, or comes with the interrupt that a signal makes."""
-    interrupts = Interrupts(at="line" if by == "raise" else "check", by=by, within=["diskreplay.call_queue"])
+    interrupts = Interrupts(at="line" if by == "raise" else "check", by=by, within=["diskreplay.process.call_queue"])
     place: Place | None = None
     for number in itertools.count():
         made: list[str] = []

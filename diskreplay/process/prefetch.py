@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from diskreplay.errors import StateError
-from diskreplay.workers import start_thread
+from diskreplay.process.workers import start_thread
 
 POLL_SECONDS = 0.1
 

@@ -1,0 +1,1 @@
+"""Signals, threads, forks and the end of a process."""
