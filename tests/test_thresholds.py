@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = pathlib.Path(diskreplay.__file__).parent
 PAGE = ROOT / "tests/README.md"
 ENGINE = [
-    PACKAGE / "prefetch.py",
+    PACKAGE / "process" / "prefetch.py",
     *(
         file
         for folder in ("schema", "storage", "index", "reading", "engine", "buffers", "sampling", "views")
@@ -85,7 +85,7 @@ NO_THRESHOLD = {
     "the tree's shape, compiled in; its tests have trees of one leaf to seven levels": "index.sum_tree.FANOUT",
     "how long a fork waits for other threads": "engine.forks.FORK_SECONDS",
     "how long the end of the interpreter waits for other threads": "engine.unclosed.EXIT_SECONDS",
-    "how often a thread looks whether it is to end": "prefetch.POLL_SECONDS",
+    "how often a thread looks whether it is to end": "process.prefetch.POLL_SECONDS",
     "how much of the log is looked through at once; no result depends on it": "reading.bytelog.LOOK_SHARE",
     "when a value that comes again is stored again; no result depends on it": "engine.ragged_rows.NEAR_SHARE",
     "how many records are remembered; no result depends on it": "storage.stream.MOST_KNOWN",
