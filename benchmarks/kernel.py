@@ -29,7 +29,7 @@ import numpy as np
 import workload
 
 from diskreplay.native import core
-from diskreplay.process import workers
+from diskreplay.process import background
 from diskreplay.reading import compiled
 
 STEPS = 50_000
@@ -201,8 +201,8 @@ def main() -> None:
             print(f"{layout}: {size_on_disk / 1e6:.1f} MB, {smaller:.1f} times smaller than the frames", flush=True)
     body = (
         f"Milliseconds of a batch from {arguments.steps:,} steps of {', '.join(games)}, and in brackets the ratio to "
-        f"Python's, medians of {arguments.rounds} rounds; no decoded chunks kept; {workers.count()} threads but where "
-        f"it says one. Dropped: the page cache before each batch. Checksums: by {core.checksum_method()}.\n\n"
+        f"Python's, medians of {arguments.rounds} rounds; no decoded chunks kept; {background.THREADS} threads but "
+        f"where it says one. Dropped: the page cache before each batch. Checksums: by {core.checksum_method()}.\n\n"
         + harness.table(["chunks", "batch", *KINDS], rows)
         + "\n\nBeside plain arrays of the same frames, in the same process:\n\n"
         + harness.figures(beside)

@@ -35,7 +35,7 @@ from calls import exhaust, ours, through
 from diskreplay.buffers.draws import Draws
 from diskreplay.engine.engine import Engine
 from diskreplay.native import core
-from diskreplay.process import workers
+from diskreplay.process import background
 from diskreplay.reading import compiled
 from diskreplay.storage.column import ColumnWriter
 
@@ -163,7 +163,7 @@ def sampling(path: pathlib.Path, size: int, cached: bool) -> tuple[dict[str, flo
     rounds: dict[str, list[float]] = {name: [] for name in ("whole", *PARTS)}
     with (
         contenders.open_store(str(path), mode="r", cache_bytes=cache_bytes, seed=0) as buffer,
-        mock.patch.object(workers, "_helpers", 0),
+        mock.patch.object(background, "THREADS", 1),
     ):
         for _ in range(len(buffer) // 100 if cached else 10):
             buffer.sample(256)

@@ -19,7 +19,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = pathlib.Path(diskreplay.__file__).parent
 PAGE = ROOT / "tests/README.md"
 ENGINE = [
-    PACKAGE / "process" / "prefetch.py",
+    PACKAGE / "process" / "background.py",
+    PACKAGE / "process" / "lifecycle.py",
     *(
         file
         for folder in ("schema", "storage", "index", "reading", "engine", "buffers", "sampling", "views")
@@ -83,9 +84,13 @@ NO_THRESHOLD = {
     "what numpy does": "sampling.in_core.SAME",
     "the bits of an id that are not the stream's": "index.slots.LOCAL sampling.counting.LOCAL",
     "the tree's shape, compiled in; its tests have trees of one leaf to seven levels": "index.sum_tree.FANOUT",
-    "how long a fork waits for other threads": "engine.forks.FORK_SECONDS",
-    "how long the end of the interpreter waits for other threads": "engine.unclosed.EXIT_SECONDS",
-    "how often a thread looks whether it is to end": "process.prefetch.POLL_SECONDS",
+    "how long a fork waits for other threads": "process.lifecycle.FORK_SECONDS",
+    "how long the end of the interpreter waits for other threads": "engine.lifetime.EXIT_SECONDS",
+    "how often a thread looks whether it is to end": "process.background.POLL_SECONDS",
+    "how many threads work at once; no result depends on it": (
+        "process.background.MOST_HELPERS process.background.THREADS"
+    ),
+    "how many rooms are kept; no result depends on it": "reading.scratch.MOST_ROOMS",
     "how much of the log is looked through at once; no result depends on it": "reading.bytelog.LOOK_SHARE",
     "when a value that comes again is stored again; no result depends on it": "engine.ragged_rows.NEAR_SHARE",
     "how many records are remembered; no result depends on it": "storage.stream.MOST_KNOWN",

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
-import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
@@ -18,27 +16,13 @@ from typing import Any, TextIO
 import click
 
 from diskreplay.errors import DamageWarning, DiskReplayError, MisuseWarning, RemoteWarning
+from diskreplay_cli.start import ending_interrupts
 
 FAILED, MISUSED, LOST, INTERRUPTED = 1, 2, 3, 130
 
 
 class Interrupted(click.Abort):
     """An interrupt of which there is more to say."""
-
-
-@contextlib.contextmanager
-def ending_interrupts() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP do what Ctrl-C does in the block, unless they are ignored or handled already."""
-    ending = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
-    if threading.current_thread() is not threading.main_thread():
-        ending = []
-    for number in ending:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number in ending:
-            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

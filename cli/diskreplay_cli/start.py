@@ -6,10 +6,13 @@ which shells report as status 130. From then on the commands hear it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
 
 
 def prepare_output() -> None:
@@ -23,6 +26,20 @@ def prepare_output() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115  # until the end
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def ending_interrupts() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP do what Ctrl-C does in the block, unless they are ignored or handled already."""
+    asking = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    ending = [number for number in asking if signal.getsignal(number) == signal.SIG_DFL]
+    for number in ending:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 A copy of a buffer with ``mode="r"`` stands at its checkpoint, or at the last commit; its view, and its sampler with its
 priorities, are copies too. It draws batches of its own, as the child of a fork does: see
-:mod:`diskreplay.engine.forks`. A buffer that writes has no copy: a stream has one writer.
+:mod:`diskreplay.engine.lifetime`. A buffer that writes has no copy: a stream has one writer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.engine import forks
+from diskreplay.engine import lifetime
 from diskreplay.engine.engine import Engine
 from diskreplay.schema.columns import REWARD
 
@@ -39,7 +39,7 @@ def reduce(kind: Any, engine: Engine, options: dict[str, Any]) -> tuple[Any, ...
         reward = engine.streams.reward
         forms |= {"reward_column": reward} if reward != REWARD else {}
         options = {**there, "mode": "r", "checkpoint": checkpoint, "cache_bytes": cache_bytes, **forms, **options}
-        return _open, (kind, engine.path, options, forks.next_generator(engine))
+        return _open, (kind, engine.path, options, lifetime.next_generator(engine))
 
 
 def _open(kind: Any, path: str, options: dict[str, Any], rng: np.random.Generator) -> Any:

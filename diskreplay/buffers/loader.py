@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from diskreplay.errors import InputError
-from diskreplay.process.locks import undisturbed
-from diskreplay.process.prefetch import Prefetcher
+from diskreplay.process.background import Prefetcher
+from diskreplay.process.locks import held_back
 from diskreplay.views.batch import SomeBatch
 
 MOST_BEGUN = 4
@@ -46,7 +46,7 @@ def loading(batches: Callable[[], Iterator[SomeBatch]], prefetch: int, device: A
             "jax.device_put(batch, device)"
         )
     try:
-        with undisturbed():
+        with held_back():
             from diskreplay.buffers.device import Sender
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("a loader's device needs torch: pip install 'diskreplay[torch]'") from error

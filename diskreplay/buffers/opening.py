@@ -9,7 +9,7 @@ from diskreplay.buffers import provenance
 from diskreplay.buffers.comparing import is_there
 from diskreplay.buffers.options import OPEN_DEFAULTS
 from diskreplay.checks import check_flag
-from diskreplay.engine import forks
+from diskreplay.engine import lifetime
 from diskreplay.engine.run import EngineOptions, engine_options
 from diskreplay.errors import CheckpointError, InputError, StoreExistsError, StoreNotFoundError
 from diskreplay.index import rewards
@@ -225,7 +225,7 @@ def close_writer(store: Store, stream: str) -> None:
     So a cell of a notebook that opens a store can be run again. A thread that is in the middle of a call of that buffer
     ends this call first; its next one raises ClosedError. Raises what ``close`` raises; it is closed all the same.
     """
-    for engine in forks.opened():
+    for engine in lifetime.opened():
         writer = engine.streams.writer
         if writer is not None and writer.writes(store.stream_path(stream)):
             engine.close()

@@ -19,7 +19,7 @@ from diskreplay.buffers.opening import Openable
 from diskreplay.buffers.selection import Selection
 from diskreplay.buffers.subscripts import Subscripted
 from diskreplay.checks import check_array
-from diskreplay.engine import checkpointing, forks, unclosed
+from diskreplay.engine import checkpointing, lifetime
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.inputs import NO_EXCEPTIONS, InputExceptions
 from diskreplay.engine.run import DEFAULTS, EngineOptions
@@ -27,7 +27,7 @@ from diskreplay.errors import CheckpointError, InputError, end_block
 from diskreplay.index.episodes import Episode, ends
 from diskreplay.index.selecting import warn_of_unknown
 from diskreplay.index.where import Where
-from diskreplay.process.locks import undisturbed
+from diskreplay.process.locks import held_back
 from diskreplay.schema.columns import Schema
 from diskreplay.storage.attachments import Given
 from diskreplay.storage.store import Store
@@ -70,8 +70,7 @@ class StoredBuffer(Openable, Subscripted):
     def __init__(self, store: Store, *, run: EngineOptions = DEFAULTS, **options: Any) -> None:
         """Open a store; ``run`` are the user's options of its engine, ``options`` its other arguments."""
         self.engine = Engine(store, run, exceptions=self._exceptions, **options)
-        forks.watch(self.engine)
-        unclosed.watch(self, self.engine)
+        lifetime.watch(self, self.engine)
 
     # Facts
 
@@ -200,7 +199,7 @@ class StoredBuffer(Openable, Subscripted):
         of each array up to another row: those that commits have moved to shards; closing moves all rows there. Others,
         and rows that left the window, read as zeros.
         """
-        with undisturbed():
+        with held_back():
             import zarr
 
         return zarr.open_group(self.engine.store.files.zarr(self.path), mode="r")
@@ -416,7 +415,7 @@ class StoredBuffer(Openable, Subscripted):
 
         Priorities are kept for the next opening to write, as long as no other rows are committed before it. A buffer
         that is forgotten is closed, and what is still open when the interpreter ends is committed, and its priorities
-        kept; see :mod:`diskreplay.engine.unclosed`.
+        kept; see :mod:`diskreplay.engine.lifetime`.
 
         A Ctrl-C meanwhile is acted on when it is done. Raises what a commit raises, also if an earlier commit failed or
         was cut short (StateError) and rows are lost by that: the error says how many, once, and the buffer is closed

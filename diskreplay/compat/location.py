@@ -1,7 +1,7 @@
 """The place of another library's buffer's store: a path, or a temporary directory that goes away with the buffer.
 
 Those libraries never close a buffer. Here its store is closed when the buffer is garbage collected, at the latest when
-the interpreter ends; :mod:`diskreplay.process.exits` says when that is safe. A forked process closes and removes
+the interpreter ends; :mod:`diskreplay.process.lifecycle` says when that is safe. A forked process closes and removes
 nothing: the buffers belong to its parent.
 """
 
@@ -16,9 +16,9 @@ import warnings
 import numpy as np
 
 from diskreplay.buffers.stored import StoredBuffer
-from diskreplay.engine import unclosed
+from diskreplay.engine import lifetime
 from diskreplay.errors import DiskReplayError
-from diskreplay.process import exits
+from diskreplay.process import lifecycle
 from diskreplay.storage.paths import PathLike, full_path
 
 
@@ -32,7 +32,7 @@ class Location:
     """
 
     def __init__(self, path: PathLike | None, owner: object) -> None:
-        exits.catch_up()
+        lifecycle.catch_up()
         self.temporary = path is None
         if path is not None:
             self.path = full_path(path)
@@ -40,7 +40,7 @@ class Location:
         folder = tempfile.mkdtemp(prefix="diskreplay-")
         self.path = str(pathlib.Path(folder, "store"))
         _temporary.add(folder)
-        exits.when_forgotten(owner, functools.partial(_remove, folder))  # done last, with the store closed
+        lifecycle.when_forgotten(owner, functools.partial(_remove, folder))  # done last, with the store closed
 
     @property
     def exists(self) -> bool:
@@ -59,12 +59,12 @@ _temporary: set[str] = set()
 
 def close_with(owner: object, buffer: StoredBuffer) -> None:
     """Have ``buffer`` closed, which commits, once ``owner`` is forgotten, at the latest when the interpreter ends."""
-    exits.when_forgotten(owner, functools.partial(_close, buffer))
+    lifecycle.when_forgotten(owner, functools.partial(_close, buffer))
 
 
 def _close(buffer: StoredBuffer, ending: bool) -> None:
     if str(pathlib.Path(buffer.path).parent) in _temporary:
-        unclosed.give_up(buffer.engine)
+        lifetime.give_up(buffer.engine)
         return
     try:
         buffer.close()

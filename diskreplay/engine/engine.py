@@ -47,6 +47,7 @@ from diskreplay.errors import (
 from diskreplay.index.cuts import Cuts
 from diskreplay.index.episodes import Episode
 from diskreplay.native import core
+from diskreplay.process import lifecycle
 from diskreplay.process.locks import Lock
 from diskreplay.reading import blocks
 from diskreplay.reading.bytelog import ByteLog
@@ -101,6 +102,7 @@ class Engine:
         refused: the reason why a copy in a forked process cannot be used, or "".
         call_off: a function that cancels the closing of the store when its buffer is forgotten.
         settle: a function that waits until another thread has added the rows it was given; :meth:`close` calls it.
+        copies: the copies that other processes got, less the forks before the store was opened.
         forms: the form that each ragged column has in a batch.
     """
 
@@ -140,6 +142,7 @@ class Engine:
         self.saving: Callable[[Engine, bool], str] = lambda engine, closing: ""
         self.call_off: Callable[[], None] | None = None
         self.settle: Callable[[], None] = lambda: None
+        self.copies = -lifecycle.forks
         self.restored = checkpoint
         self.stays_at = checkpoint if stream is None else None
         self.logs: Mapping[str, ByteLog] = {}

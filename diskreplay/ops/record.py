@@ -24,8 +24,9 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count
 from diskreplay.engine.run import COMMIT_SECONDS
 from diskreplay.errors import InputError, StoreExistsError
-from diskreplay.ops import envs, signals
+from diskreplay.ops import envs
 from diskreplay.ops.result import Compressed, Result
+from diskreplay.process.locks import noted
 from diskreplay.storage.local_files import LocalFiles
 from diskreplay.storage.paths import PathLike, checked_path
 from diskreplay.views.transition import Transition
@@ -115,7 +116,7 @@ def record(
     there = os.path.lexists(path) and not _is_empty_directory(path)
     if there and not resume:
         raise StoreExistsError(f"{path!r} exists already; choose another path, or go on with it by --resume")
-    with signals.noted() as stop, contextlib.ExitStack() as opened:
+    with noted() as stop, contextlib.ExitStack() as opened:
         if there:
             buffer = ReplayBuffer.open(path, view=Transition(), commit_seconds=commit_seconds, ragged=None)
             opened.callback(buffer.close)
@@ -134,7 +135,7 @@ def record(
             )  # fmt: skip
             opened.callback(buffer.close)
         stepper.record(buffer)
-        recorded = _Recording(buffer, stepper, steps).run(seed, stop.is_set, progress or (lambda _: None))
+        recorded = _Recording(buffer, stepper, steps).run(seed, stop, progress or (lambda _: None))
     return dataclasses.replace(recorded, stored_bytes=LocalFiles().stored_bytes(path))  # closing has moved rows
 
 

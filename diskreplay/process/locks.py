@@ -1,8 +1,8 @@
-"""The holding back of signals while something is changed, so that their handlers run between changes.
+"""Locks, and the holding back of signals while something is changed, so that their handlers run between changes.
 
 A Python handler, such as the one that raises KeyboardInterrupt, runs between two steps of the main thread, whatever
-that is doing. One that ends what it interrupts, and one that returns after it used a buffer, must not come in the
-middle of a change. So each change, and each draw, is a block that holds signals back:
+that is doing. It may end what it interrupts, or use a buffer and return; neither may happen in the middle of a change.
+So each change made in Python, and each draw, is a block that holds signals back:
 
 1. Where the block begins, each signal that has a Python handler now gets another, which only takes a note. Signals that
    are ignored, that end the process at once, or whose handlers are not Python's stay as they are. In other threads
@@ -19,18 +19,19 @@ waits for its first lock handlers run: it tries the lock with signals held back,
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import contextlib
 import functools
-import gc
+import itertools
+import os
 import threading
 import time
 from _thread import get_ident
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, TypeVar, cast
 
 from diskreplay.errors import StateError
 from diskreplay.native import core
-from diskreplay.process.forks import at_fork
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
@@ -38,9 +39,8 @@ POLL_SECONDS = 0.02
 """The seconds that the main thread waits for a lock before it lets handlers run."""
 NUMBERS = tuple(sorted(_signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}))
 """The signals that can have handlers."""
-
-Handlers = tuple[tuple[int, Any], ...]
-"""The numbers of signals, and a handler of each."""
+ENDING = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
+"""The signals that ask to end."""
 
 # The functions of C alone: those of the module `signal` convert to enumerations, which takes several times as long.
 _handler, _install = _signal.getsignal, _signal.signal
@@ -48,25 +48,17 @@ _handler, _install = _signal.getsignal, _signal.signal
 _main = threading.main_thread().ident
 _held = False
 """True if the main thread is in a block."""
-_replaced: Handlers = ()
-"""The handlers that the outermost of these blocks has to put back."""
-_noted: dict[int, Any] = {}
-"""The handler that each signal had when it was last replaced."""
+_replaced: dict[int, Any] = {}
+"""The handlers that the outermost of these blocks has to put back, by the numbers of their signals."""
 _came: dict[int, FrameType | None] = {}
 """The signals that wait, in the order in which they came."""
-_seen: list[Any] = []
-"""The handlers of NUMBERS at the last look."""
-_python: Handlers = ()
-"""The handlers at the last look that are Python's, with their signals."""
+helpers: set[int] = set()
+"""The threads for which others wait while they hold locks: these never wait for a lock themselves."""
 
 
-_workers: set[int] = set()
-"""The threads that others wait for while they hold locks."""
-
-
-def never_wait() -> None:
-    """Have this thread never wait for a :class:`Lock`: others wait for it while they hold some."""
-    _workers.add(get_ident())
+def in_main_thread() -> bool:
+    """Tell whether this thread is the one that handles signals."""
+    return get_ident() == _main
 
 
 def _note(number: int, frame: FrameType | None) -> None:
@@ -76,53 +68,35 @@ def _note(number: int, frame: FrameType | None) -> None:
 def _hold() -> None:
     """Begin an outermost block, in the main thread."""
     global _held, _replaced
-    if list(map(_handler, NUMBERS)) != _seen:
-        _look()
-    replaced = _python
-    try:
-        for number, handler in replaced:
-            if (newer := _install(number, _note)) is not handler:  # one that ran since the look has installed it
-                _noted[number] = newer
-                replaced = tuple((n, newer if n == number else handler) for n, handler in replaced)
+    # In a handler that runs while an outer block begins or ends, some are noted already, by that block.
+    numbers = [
+        number for number, handler in zip(NUMBERS, map(_handler, NUMBERS), strict=True)
+        if callable(handler) and handler is not _note
+    ]  # fmt: skip
+    replaced: dict[int, Any] = {}
+    try:  # in one call: no handler comes between a handler's replacement and its being kept
+        replaced.update(zip(numbers, map(_install, numbers, itertools.repeat(_note)), strict=False))
     except BaseException:  # out of a handler that ran before it was replaced
         _put_back(replaced)
         raise
     _replaced, _held = replaced, True
 
 
-def _look() -> None:
-    """Find the signals that have Python handlers."""
-    global _seen, _python
-    _seen = list(map(_handler, NUMBERS))
-    # In a handler that runs while an outer block begins or ends, some are noted already, by that block.
-    _python = tuple(
-        (number, handler) for number, handler in zip(NUMBERS, _seen, strict=True)
-        if callable(handler) and handler is not _note
-    )  # fmt: skip
-    _noted.update(_python)
-
-
 def _let_go() -> None:
     """End an outermost block: the handlers are back, and those of the signals that came run."""
     global _held, _replaced
-    replaced, _replaced, _held = _replaced, (), False
+    replaced, _replaced, _held = _replaced, {}, False
     try:
-        for number, handler in replaced:
-            if _handler(number) is _note:  # else the block has installed another
-                _install(number, handler)
-    except BaseException:  # out of a handler that was back
         _put_back(replaced)
-        raise
     finally:
-        if _came:
-            _deliver()
+        _deliver()
 
 
-def _put_back(replaced: Handlers) -> None:
-    """Give signals their handlers back, all of them, whatever one that runs meanwhile raises."""
+def _put_back(replaced: dict[int, Any]) -> None:
+    """Give signals their handlers back, all of them, whatever one that is back raises meanwhile."""
     try:
-        for number, handler in replaced:
-            if _handler(number) is _note:
+        for number, handler in replaced.items():
+            if _handler(number) is _note:  # else the block has installed another
                 _install(number, handler)
     except BaseException:
         _put_back(replaced)
@@ -131,29 +105,31 @@ def _put_back(replaced: Handlers) -> None:
 
 def _deliver() -> None:
     """Run the handlers of the signals that came, all of them, whatever one raises."""
-    while _came:
-        number = next(iter(_came))
-        frame = _came.pop(number)
+    for number in [*_came]:
+        handler = _handler(number)
+        if handler is _note:  # an outer block begins or ends, and delivers it
+            continue
+        frame = _came.pop(number, None)
         try:
-            if callable(_noted[number]):
-                _noted[number](number, frame)
-        finally:
-            if _came:
-                _deliver()
+            if callable(handler):
+                handler(number, frame)
+        except BaseException:
+            _deliver()
+            raise
 
 
 def _forked() -> None:
     """Forget, in a forked child, signals that are the parent's, and a main thread that is not there."""
     global _main, _held, _replaced
     _came.clear()
-    _workers.clear()
+    helpers.clear()
     if get_ident() != _main:
-        replaced, _replaced = _replaced, ()
+        replaced, _replaced = _replaced, {}
         _main, _held = get_ident(), False
         _put_back(replaced)
 
 
-at_fork(in_child=_forked)
+os.register_at_fork(after_in_child=_forked)
 
 
 class held_back:  # reads as a word: `with held_back():`
@@ -171,52 +147,42 @@ class held_back:  # reads as a word: `with held_back():`
             _let_go()
 
 
-def uninterrupted(call: Call, block: type[held_back] = held_back) -> Call:
+def uninterrupted(call: Call) -> Call:
     """Make each call of ``call`` a block, as it makes several changes."""
 
     @functools.wraps(call)
     def held(*arguments: Any, **options: Any) -> Any:
-        with block():
+        with held_back():
             return call(*arguments, **options)
 
     return cast(Call, held)
 
 
-class undisturbed(held_back):
-    """A block into which no other code comes on this thread: signals wait, and the garbage collector rests.
+@contextlib.contextmanager
+def noted() -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether a signal asked to end, which does nothing else while the block runs.
 
-    For what is not reentrant and belongs to others, such as imports: finalizers may call anything.
+    Signals that are ignored, as SIGHUP under nohup, stay so: whoever started the process wants it to go on. In a thread
+    that is not the main one the function returns False.
     """
-
-    __slots__ = ()
-    _blocks = 0
-    """The number of these blocks under way, in all threads."""
-    _collects = False
-    """True if the collector was on before the first of them."""
-    _counting = threading.RLock()
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        with undisturbed._counting:
-            if not undisturbed._blocks:
-                undisturbed._collects = gc.isenabled()
-                gc.disable()
-            undisturbed._blocks += 1
-
-    def __exit__(self, *exception: object) -> None:
-        with undisturbed._counting:
-            undisturbed._blocks -= 1
-            if not undisturbed._blocks and undisturbed._collects:
-                gc.enable()
-        super().__exit__(*exception)
+    came: list[int] = []
+    before = {number: _handler(number) for number in ENDING if get_ident() == _main}
+    heard = [number for number, handler in before.items() if handler not in (_signal.SIG_IGN, None)]
+    try:
+        for number in heard:
+            _install(number, lambda number, frame: came.append(number))
+        yield lambda: bool(came)
+    finally:
+        for number in heard:
+            _install(number, before[number])
 
 
 class Lock:
     """A reentrant lock; as long as the main thread holds it, signals wait.
 
-    Who may come in a second time on the same thread is code that a change calls, a finalizer that the collector runs or
-    a function of the user's own. StateError keeps it out of an :attr:`exclusive` block, and out of a lock that has to
-    be taken before one that the thread holds; before anything has changed.
+    A thread can come in a second time: from code that a change calls, a finalizer that the collector runs or a function
+    of the user's own. StateError keeps it out of an :attr:`exclusive` block, and out of a lock that has to be taken
+    before one that the thread holds; before anything has changed.
 
     Args:
         what: the words for the lock, for messages.
@@ -242,10 +208,6 @@ class Lock:
     def owned(self) -> bool:
         """True if this thread holds it."""
         return self._lock._is_owned()
-
-    def _is_owned(self) -> bool:
-        """Tell whether this thread holds it, as threading.Condition asks."""
-        return self.owned
 
     def acquire(self, timeout: float = -1) -> bool:
         """Take it or give up after ``timeout`` seconds, and return which; raise StateError if this thread must not."""
@@ -300,7 +262,7 @@ class Lock:
 
     def _may_wait(self) -> bool:
         """Return True; raise StateError in a thread for which the holder of the lock may be waiting."""
-        if get_ident() in _workers:
+        if get_ident() in helpers:
             raise StateError(
                 f"{self._what}: this call came from a finalizer that the garbage collector ran in a thread of "
                 "diskreplay, while another thread was using the buffer; call it in a thread of the program's own"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.native import core
-from diskreplay.process import workers
+from diskreplay.process import background
 from diskreplay.reading.scratch import scratch
 from diskreplay.reading.target import Target
 from diskreplay.storage import blosc
@@ -77,7 +77,7 @@ def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], files: 
                 encoded, decoded, *out.bytes,
             )  # fmt: skip
 
-    return lambda begin, end: workers.side_by_side(read, _borders(begin, end, pieces))
+    return lambda begin, end: background.side_by_side(read, _borders(begin, end, pieces))
 
 
 def take(chunks: core.Chunks, pieces: NDArray[np.int64], out: Target) -> int:
@@ -90,7 +90,7 @@ def take(chunks: core.Chunks, pieces: NDArray[np.int64], out: Target) -> int:
         counts.append(packed)
         return chunks.take(pieces, begin, end, row_bytes, packed, len(borders) == 2, *arrays)
 
-    copied = workers.side_by_side(copy, borders)
+    copied = background.side_by_side(copy, borders)
     assert copied == len(pieces), "a chunk in RAM is not what was kept"
     return sum(packed.item() for packed in counts)
 
@@ -114,7 +114,7 @@ def pack(rows: NDArray[np.uint8], key: NDArray[np.uint8], most: int) -> NDArray[
 
 def _even(begin: int, end: int, least: int) -> list[int]:
     """Return the borders of one part for each thread, or fewer parts if one would have fewer than ``least`` entries."""
-    parts = max(1, min(workers.count(), (end - begin) // least))
+    parts = max(1, min(background.THREADS, (end - begin) // least))
     return [begin + (end - begin) * part // parts for part in range(parts + 1)]
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from diskreplay import video
 from diskreplay.checks import Array
 from diskreplay.errors import CorruptionError, InputError
-from diskreplay.process import workers
+from diskreplay.process import background
 from diskreplay.reading import ragged_reads
 from diskreplay.reading.addresses import Stream
 from diskreplay.reading.cache import ChunkCache
@@ -94,9 +94,9 @@ class Decoding:
         """Decode the packets, which are there now; raise CorruptionError, which names the row, for bad ones."""
         parts: list[Pictures | tuple[Array, Place]] = [*self._groups.values(), *self._cached]
         if parts:
-            step = -(-len(parts) // (PARTS * workers.count()))
+            step = -(-len(parts) // (PARTS * background.THREADS))
             work = functools.partial(self._fill, parts)
-            workers.side_by_side(work, [*range(0, len(parts), step), len(parts)])
+            background.side_by_side(work, [*range(0, len(parts), step), len(parts)])
         for group, length, frame in self._shown:
             group.cache.keep_frame(group.items, group.start, group.start + length, frame)
 

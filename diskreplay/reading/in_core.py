@@ -7,7 +7,7 @@ cache, where that holds all frames of the batch. Stacks are copied likewise, als
 from __future__ import annotations
 
 from diskreplay.native import core
-from diskreplay.process import workers
+from diskreplay.process import background
 from diskreplay.reading import blocks, compiled
 from diskreplay.reading.addresses import Addresses
 from diskreplay.schema.columns import REWARD, START, TERMINATED, TRUNCATED, VALID, Column, Schema, Stack
@@ -48,7 +48,7 @@ def rows(schema: Schema, where: Addresses) -> core.Rows | None:
             places.append(place)
     places += [order.index(name) for name in leaves] + [len(order) + list(stacks).index(name) for name in leaves]
     shown = [_frames(schema.column(name), stacks[name], where) for name in leaves]
-    most_size = 2 * compiled.LEAST_HITS if leaves and workers.count() > 1 else MOST_BYTES
+    most_size = 2 * compiled.LEAST_HITS if leaves and background.THREADS > 1 else MOST_BYTES
     return core.Rows(where.logs, columns, shown, places, VALID, MOST_BYTES, most_size)
 
 

@@ -19,7 +19,7 @@ from diskreplay.checks import arrays, check_count, check_flag
 from diskreplay.engine.engine import Engine
 from diskreplay.engine.facts import change_of_newest, checked
 from diskreplay.errors import InputError, end_block
-from diskreplay.process.call_queue import CallQueue, Waited, nothing
+from diskreplay.process.background import CallQueue, Waited, nothing
 from diskreplay.recording.columns import SEED
 from diskreplay.recording.copies import copied
 from diskreplay.recording.opening import NO_SEED, opened, seed_number

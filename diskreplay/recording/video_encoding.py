@@ -13,7 +13,6 @@ import contextlib
 import functools
 import os
 import pathlib
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from diskreplay.checks import arrays, check_array, check_count
 from diskreplay.engine import arguments
 from diskreplay.errors import InputError, StateError
-from diskreplay.process.locks import undisturbed
+from diskreplay.process.locks import held_back
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import OBS
 from diskreplay.video import MAX_PACKETS, Video, record
@@ -54,7 +53,7 @@ def as_a_guest() -> Iterator[None]:
     if not hasattr(os, "sched_setscheduler"):
         yield
         return
-    others = _threads() - {threading.get_native_id()}
+    others = _threads() - {int(pathlib.Path("/proc/thread-self").readlink().name)}
     policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         yield
@@ -98,7 +97,7 @@ class VideoEncoder:
 
     def __init__(self, video: Video, key_frames: int = KEY_FRAMES, options: Mapping[str, str] | None = None) -> None:
         try:
-            with undisturbed():
+            with held_back():
                 import av
         except ImportError as error:
             raise ImportError("encoding video needs PyAV: pip install 'diskreplay[video]'") from error

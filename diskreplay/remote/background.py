@@ -12,13 +12,13 @@ import math
 import os
 import queue
 import random
-import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from diskreplay.errors import RemoteConflictError, RemoteError, StateError
+from diskreplay.process.background import start_thread
 from diskreplay.process.locks import Lock
-from diskreplay.process.workers import start_thread
 from diskreplay.remote.push import Push
 from diskreplay.storage.commit import Commit
 
@@ -47,7 +47,9 @@ class BackgroundPush:
         self._waiting: list[queue.SimpleQueue[None]] = []
         """The queues that wake threads waiting for a push: such a thread holds no lock, so that handlers may run."""
         self._process = os.getpid()
-        self._condition = threading.Condition(Lock(f"the pushes to {push.url!r}"))  # type: ignore[arg-type]
+        self._lock = Lock(f"the pushes to {push.url!r}")
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Wakes the thread that pushes: it looks again what there is to do."""
         self._newest: Commit | None = None
         self._waits_since = time.monotonic()
         """The time at which this process learnt of the oldest commit that is not remote."""
@@ -66,7 +68,8 @@ class BackgroundPush:
         self._ended = False
         self._left: Exception | None = None
         """The error that kept the rest from being sent at the end."""
-        self._thread: threading.Thread | None = None
+        self._at_work = False
+        """True if there is a thread."""
 
     def check_going_back(self, timeline: int) -> None:
         """Raise what :meth:`Push.check_going_back` raises; nothing was committed yet."""
@@ -76,7 +79,7 @@ class BackgroundPush:
         """Note that there is a newer commit, or checkpoint, and start a thread if none is at work."""
         if os.getpid() != self._process:
             return  # a forked process writes nothing, and pushes nothing
-        with self._condition:
+        with self._lock:
             if self._newest is None:
                 self._push.sent.begin = commit.begin
             if self._newest is None or self._push.sent.sequence >= self._newest.sequence:
@@ -86,10 +89,11 @@ class BackgroundPush:
 
     def _ask(self) -> None:
         self._asked += 1
-        if not self._ended and (self._thread is None or not self._thread.is_alive()):
+        if not self._ended and not self._at_work:
             self._error = None  # of an attempt that is over: what was in the way may be gone
             try:
-                self._thread = start_thread(self._run, "diskreplay-push")
+                start_thread(self._run, "diskreplay-push")
+                self._at_work = True
             except StateError as error:  # the next commit tries again
                 self._error = error
         self._wake()
@@ -104,7 +108,7 @@ class BackgroundPush:
             raise StateError("this process was forked from the one that pushes: open a stream of its own")
         stop = None if timeout is None else time.monotonic() + timeout
         woken: queue.SimpleQueue[None] = queue.SimpleQueue()
-        with self._condition:
+        with self._lock:
             self._waiting.append(woken)
             if not isinstance(self._error, RemoteError):
                 self._error = None  # of an attempt that is over: there may be room on the disk now
@@ -115,12 +119,12 @@ class BackgroundPush:
                 with contextlib.suppress(queue.Empty):
                     woken.get(timeout=left)
         finally:
-            with self._condition:
+            with self._lock:
                 self._waiting.remove(woken)
 
     def _still(self, asked: int, stop: float | None, timeout: float | None) -> float:
         """Return the seconds to wait before looking again, 0 if it is done; raise what :meth:`wait` does."""
-        with self._condition:
+        with self._lock:
             if self._done < asked:
                 if isinstance(self._error, RemoteConflictError):
                     self._said, self._unsaid = str(self._error), ""
@@ -140,13 +144,13 @@ class BackgroundPush:
 
     def _wake(self) -> None:
         """Have all threads look again that wait for something; the caller holds the lock."""
-        self._condition.notify_all()
-        for woken in self._waiting:
-            woken.put(None)
+        for woken in (self._woken, *self._waiting):
+            if woken.empty():
+                woken.put(None)
 
     def new_conflict(self) -> str | None:
         """Return, once, a conflict that no second try would mend."""
-        with self._condition:
+        with self._lock:
             if not self._unsaid:
                 return None
             self._said, self._unsaid = self._unsaid, ""
@@ -154,7 +158,7 @@ class BackgroundPush:
 
     def newly_taken(self) -> tuple[str, ...]:
         """Return, once, the names of checkpoints that are not remote because another's has the name there."""
-        with self._condition:
+        with self._lock:
             found = tuple(name for name in self._push.sent.taken if name not in self._taken)
             self._taken = set(self._push.sent.taken)
             return found
@@ -162,7 +166,7 @@ class BackgroundPush:
     def stats(self) -> dict[str, Any]:
         """Return as JSON what was sent, how far that is behind, and what failed."""
         sent = self._push.sent
-        with self._condition:
+        with self._lock:
             newest, behind, lost = self._newest, 0, sent.lost_rows
             if newest is not None and newest.sequence > sent.sequence:
                 reached = sent.reached(newest)
@@ -191,7 +195,7 @@ class BackgroundPush:
                 self.wait(timeout)  # interrupted, it is not the end
         except Exception as error:
             left = error
-        with self._condition:
+        with self._lock:
             if not self._ended:
                 self._ended, self._left = True, left
                 self._wake()
@@ -200,16 +204,17 @@ class BackgroundPush:
     def _run(self) -> None:
         pause = FIRST_PAUSE
         while True:
-            with self._condition:
+            with self._lock:
                 if self._ended or self._done == self._asked:
-                    self._thread = None
+                    self._at_work = False
                     return
-                early = self._begun + self._push_seconds - time.monotonic()
-                if early > 0 and not self._waiting:
-                    self._condition.wait_for(lambda: self._ended or bool(self._waiting), early)
-                    continue
                 asked = self._asked
-                self._begun = time.monotonic()
+                early = 0.0 if self._waiting else self._begun + self._push_seconds - time.monotonic()
+                if early <= 0:
+                    self._begun = time.monotonic()
+            if early > 0:
+                self._pause(early, lambda: bool(self._waiting))
+                continue
             try:
                 self._push.run()
             except RemoteConflictError as error:
@@ -218,19 +223,25 @@ class BackgroundPush:
             except Exception as error:
                 self._failed(error)
                 pause = min(LONGEST_PAUSE, random.uniform(pause, 2 * pause))
-                with self._condition:
-                    self._condition.wait_for(lambda: self._ended or self._asked != asked, pause)  # noqa: B023
+                self._pause(pause, lambda: self._asked != asked)  # noqa: B023
             else:
                 pause = FIRST_PAUSE
-                with self._condition:
+                with self._lock:
                     self._error, self._unsaid = None, ""
                     self._done = asked
                     self._wake()
 
+    def _pause(self, seconds: float, over: Callable[[], bool]) -> None:
+        """Wait, at most ``seconds``, until it is ``over``, or all is."""
+        stop = time.monotonic() + seconds
+        while not (self._ended or over()) and (left := stop - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                self._woken.get(timeout=left)
+
     def _failed(self, error: Exception, last: bool = False) -> None:
-        with self._condition:
+        with self._lock:
             if last:
-                self._thread = None
+                self._at_work = False
             self._failures += 1
             self._error = error
             if isinstance(error, RemoteConflictError) and str(error) != self._said:

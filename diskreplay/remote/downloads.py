@@ -7,12 +7,15 @@ a signal waits for none of them, and a copy that is half written is no copy (:mo
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
-import threading
+import queue
 import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from diskreplay.errors import StateError
+from diskreplay.process.background import start_thread
 from diskreplay.process.locks import Lock
 
 MOST_THREADS = 16
@@ -44,9 +47,8 @@ class Download(Generic[Result]):
         self.error: BaseException | None = None
         self.then: list[AfterDownload] = []
         self._work = work
-        self._over = threading.Lock()
-        """A lock held until the download ends; a signal's handler could wait for an event within another wait."""
-        self._over.acquire()
+        self._over: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """Gets an item when the download ends, which each that waits puts back."""
         self._ended = False
         self._result: Result | None = None
 
@@ -64,12 +66,14 @@ class Download(Generic[Result]):
         finally:
             before_end()
             self._ended = True
-            self._over.release()
+            self._over.put(None)
 
     def wait(self, seconds: float) -> None:
         """Wait for the download, at most ``seconds``."""
-        if not self._ended and self._over.acquire(timeout=max(0.0, seconds)):
-            self._over.release()
+        if not self._ended:
+            with contextlib.suppress(queue.Empty):
+                self._over.get(timeout=max(0.0, seconds))
+                self._over.put(None)
 
     def result(self) -> Result:
         """Wait for the download, and return its result or raise what it raised."""
@@ -113,9 +117,9 @@ class Downloads(Generic[Result]):
                 found = Download(work)
                 if self._threads < self._most_threads:
                     try:
-                        threading.Thread(target=self._run, name="diskreplay-download", daemon=True).start()
+                        start_thread(self._run, "diskreplay-download")
                         self._threads += 1
-                    except RuntimeError:  # the system has no more threads
+                    except StateError:  # the system has no more threads
                         if not self._threads:
                             raise
                 # In this order: what is under way is run, wherever an exception ends this.

@@ -23,7 +23,7 @@ import secrets
 from collections.abc import Iterator
 
 from diskreplay.errors import CorruptionError, DiskFullError, WriteFailedError
-from diskreplay.process.forks import at_fork
+from diskreplay.process.lifecycle import at_fork
 from diskreplay.process.locks import Lock
 from diskreplay.storage import files as fs
 from diskreplay.storage import stream
@@ -36,7 +36,7 @@ WRITE = re.compile(rb'^\{"write": "([0-9a-f]{32})"\}\n', re.MULTILINE)
 """A line that was written whole."""
 
 _LOCK = Lock("the ledgers of pushes")
-at_fork(in_child=_LOCK.renew)
+at_fork(_LOCK.renew)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,13 +14,13 @@ import datetime
 import fcntl
 import functools
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from diskreplay.errors import InputError, RemoteError
-from diskreplay.process.workers import start_thread
+from diskreplay.process.background import start_thread
+from diskreplay.process.locks import in_main_thread
 from diskreplay.remote import failures, listing
 from diskreplay.remote.downloads import Download
 from diskreplay.storage.paths import checked_url
@@ -266,7 +266,7 @@ class ObjectStore:
                 "with multiprocessing's 'spawn' or 'forkserver', or open the store in it"
             )
         with self._requests(key, action):
-            if threading.current_thread() is not threading.main_thread():
+            if not in_main_thread():
                 return ask()
             asked = Download(lambda _: ask())  # a Ctrl-C is noticed while it is waited for, not in obstore itself
             start_thread(asked.run, "diskreplay-request")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-import threading
 import time
 import urllib.parse
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from typing import Any
 
 from diskreplay.checks import check_count
 from diskreplay.errors import DiskReplayError, InputError, StateError
+from diskreplay.process.locks import Lock
 from diskreplay.report.document import document, policy, to_text
 from diskreplay.report.episode import cameras, episode_values, strip
 from diskreplay.report.overview import overview
@@ -53,7 +53,7 @@ class Viewer:
     def __init__(self, path: PathLike) -> None:
         """Open the store, with errors as when it is opened otherwise."""
         self._source = Snapshot(path)
-        self._lock = threading.Lock()
+        self._lock = Lock("the page")
         self._refreshed = time.monotonic()
 
     def page(self) -> str:

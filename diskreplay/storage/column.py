@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from diskreplay.errors import CorruptionError, EvictedError, SchemaError
 from diskreplay.native import core
-from diskreplay.process import workers
-from diskreplay.process.workers import Task
+from diskreplay.process import background
+from diskreplay.process.background import Task
 from diskreplay.schema.columns import MAX_CHUNK_BYTES, Codec, Column, StoredColumn
 from diskreplay.schema.ring import Ring
 from diskreplay.storage import chunks, handles, metadata
@@ -468,7 +468,7 @@ class WriteBuffer:
         new = self.values[self.sealed - self.first : stop - self.first].reshape(-1, *self.values.shape[2:])
         many = max(1, TASK_BYTES // new[0].nbytes)
         parts = [new[at : at + many] for at in range(0, len(new), many)]
-        tasks = [workers.submit(functools.partial(_encode, codec, part)) for part in parts]
+        tasks = [background.submit(functools.partial(_encode, codec, part)) for part in parts]
         self._tasks, self.sealed = self._tasks + tasks, stop
 
     def settle(self) -> None:

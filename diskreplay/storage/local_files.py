@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
-from diskreplay.process.forks import at_fork
+from diskreplay.process.lifecycle import at_fork
 from diskreplay.storage import handles
 from diskreplay.storage.callers import caller
 from diskreplay.storage.files import NO_DESCRIPTORS, NOTHING_THERE, THIS_PROCESS, File, FileLock, Files, Kind, lacking
@@ -178,7 +178,7 @@ class LocalLock:
             self.release()
 
 
-at_fork(in_child=LocalLock.let_go_in_child)
+at_fork(LocalLock.let_go_in_child)
 
 
 class LocalFiles(Files):

@@ -34,7 +34,7 @@ from diskreplay.errors import (
     SchemaError,
     StoreExistsError,
 )
-from diskreplay.process import exits
+from diskreplay.process import lifecycle
 from diskreplay.schema.columns import Continuity, Schema
 from diskreplay.storage import attachments, checkpoint_arrays, metadata, root, stream, tail, temporaries
 from diskreplay.storage import files as fs
@@ -147,7 +147,7 @@ class Store:
 
         Raises StoreNotFoundError, NotAStoreError, FormatVersionError or CorruptionError.
         """
-        exits.catch_up()  # a buffer that the collector found may still hold a lock
+        lifecycle.catch_up()  # a buffer that the collector found may still hold a lock
         self.path = path
         self.files = files
         self.attributes, self.root_copy = read_root(files, path)

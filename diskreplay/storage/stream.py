@@ -34,7 +34,7 @@ from diskreplay.errors import (
     warn_outside,
 )
 from diskreplay.native import core
-from diskreplay.process import forks
+from diskreplay.process import lifecycle
 from diskreplay.process.locks import held_back
 from diskreplay.schema.columns import PATCH_TABLE, START, Column, Schema
 from diskreplay.storage import chunks, metadata, tail
@@ -213,7 +213,7 @@ class StreamWriter(_Stream[ColumnWriter]):
         """The tails that checkpoints alone need."""
         self.cut_short = False
         """True if a block of :meth:`fail_stop` ended early by something else than a failed write: an interrupt."""
-        self._process = forks.process
+        self._process = lifecycle.process
         self._lock_file = lock_file(path)
         store = os.path.dirname(os.path.dirname(path))
         self._checkpoints, self._maker_lock = os.path.join(store, CHECKPOINTS), os.path.join(store, LOCK)
@@ -489,7 +489,7 @@ class StreamWriter(_Stream[ColumnWriter]):
                 f"the store stopped writing and must be reopened; the last commit is intact, {lost} newer rows are "
                 f"not in it: {self.failure}"
             )
-        if forks.process != self._process:
+        if lifecycle.process != self._process:
             raise StateError("this process was forked from the one that writes the stream: open a stream of its own")
 
     def stop(self, error: object) -> None:
@@ -510,7 +510,7 @@ class StreamWriter(_Stream[ColumnWriter]):
     def held(self) -> bool:
         """True if the stream is still its own: not in a forked process, and not once it was released."""
         held = getattr(self._lock, "held", None)  # which the locks of somebody's own Files may lack
-        return forks.process == self._process and (held is None or held())
+        return lifecycle.process == self._process and (held is None or held())
 
     def writes(self, path: str) -> bool:
         """Tell whether the stream at a path is the one whose lock this object holds."""

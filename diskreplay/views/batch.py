@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from diskreplay.errors import InputError
-from diskreplay.process.locks import undisturbed
+from diskreplay.process.locks import held_back
 from diskreplay.schema.ragged import Lists, Padded, entries, is_lists
 from diskreplay.views.notebooks import batch_html
 
@@ -105,7 +105,7 @@ class Arrays:
         layout ``torch.jagged``. Raises ModuleNotFoundError if torch is not installed.
         """
         try:
-            with undisturbed():
+            with held_back():
                 import torch
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError("Batch.torch needs torch: pip install 'diskreplay[torch]'") from error

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diskreplay.checks import Array
-from diskreplay.process.locks import undisturbed
+from diskreplay.process.locks import held_back
 from diskreplay.schema import spaces
 from diskreplay.schema.columns import Column, Schema
 
@@ -117,7 +117,7 @@ def to_pixels(frame: Array, low: float, high: float) -> NDArray[np.uint8]:
 
 def to_png(pixels: NDArray[np.uint8]) -> bytes:
     """Return a PNG of ``(H, W)`` or ``(H, W, 3 | 4)`` uint8."""
-    with undisturbed():
+    with held_back():
         from PIL import Image
 
     file = io.BytesIO()

@@ -26,7 +26,8 @@ def test_a_replay_buffer_is_no_cycle(path, sampler, view) -> None:
     buffer.sample(4)
     buffer.commit()
     gone = weakref.ref(buffer)
-    del buffer
+    with pytest.warns(ResourceWarning, match="was not closed; now it is, and its rows are committed"):
+        del buffer
     assert gone() is None
     dr.ReplayBuffer.open(path).close()
 
@@ -38,6 +39,7 @@ def test_a_rollout_buffer_is_no_cycle(path) -> None:
     buffer.finish(0.0)
     assert sum(len(batch) for batch in buffer.minibatches(3)) == 8
     gone = weakref.ref(buffer)
-    del buffer
+    with pytest.warns(ResourceWarning, match="was not closed; now it is, and its rows are committed"):
+        del buffer
     assert gone() is None
     dr.RolloutBuffer.open(path).close()

@@ -389,8 +389,9 @@ def test_what_is_not_a_checkpoint_of_the_mixture_is_said(tmp_path: pathlib.Path)
         assert mixture.checkpoints == ["both"]
     with pytest.raises(CheckpointError, match="of a mixture of 2 parts, not 1"):
         dr.Mixture.open([one], checkpoint="both")
+    VECTORS.create(str(other := tmp_path / "c")).close()
     with pytest.raises(InputError, match="is not part 1 of the checkpoint"):
-        dr.Mixture.open([one, (str(VECTORS.create(str(tmp_path / "c")).path), {"mode": "r"})], checkpoint="both")
+        dr.Mixture.open([one, (str(other), {"mode": "r"})], checkpoint="both")
     with pytest.raises(InputError, match="opened at the mixture's checkpoint"):
         dr.Mixture.open([(one, {"checkpoint": "both"})])
     with pytest.raises(InputError, match="a mixture of parts with mode='r' has no checkpoints"):

@@ -117,7 +117,8 @@ def test_bad_arguments_leave_the_one_before_open(path: str) -> None:
 
 def test_a_sampler_goes_with_its_store(path: str, tmp_path: pathlib.Path) -> None:
     sampler = dr.Proportional()
-    add(create(path, sampler=sampler), 4)
+    before = create(path, sampler=sampler)
+    add(before, 4)
     with dr.ReplayBuffer.open(path, take_over=True, sampler=sampler) as rb:
         assert rb.sampler is sampler
         with pytest.raises(InputError, match="one of its own"):

@@ -17,7 +17,7 @@ from helpers.programs import run
 from helpers.threads import held
 
 import diskreplay as dr
-from diskreplay.engine import forks
+from diskreplay.process import lifecycle
 
 SPACE, ACTIONS = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(2)
 FRAMES = gymnasium.spaces.Box(0, 255, (20, 20), np.uint8)
@@ -153,7 +153,7 @@ def test_a_fork_by_the_thread_that_samples(path: str) -> None:
 
 def test_a_fork_that_can_wait_no_longer_gives_a_refused_copy(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     create(path).close()
-    monkeypatch.setattr(forks, "FORK_SECONDS", 0.05)
+    monkeypatch.setattr(lifecycle, "FORK_SECONDS", 0.05)
     with dr.ReplayBuffer.open(path, mode="r") as reader:
         with held(reader.engine.lock):
             said = forked(draw(reader))
@@ -183,12 +183,12 @@ import os, signal, sys, threading, time, warnings
 warnings.simplefilter("ignore", DeprecationWarning)
 import diskreplay as dr
 from engine.test_forks import ROWS, add, check, create
-from diskreplay.engine import forks
+from diskreplay.process import lifecycle
 from diskreplay.errors import MisuseWarning, StateError
 from helpers.patience import PATIENCE
 
 warnings.simplefilter("ignore", MisuseWarning)  # episodes follow each other without a first observation of their own
-forks.FORK_SECONDS = PATIENCE
+lifecycle.FORK_SECONDS = PATIENCE
 path, what = sys.argv[1], sys.argv[2]
 sampler = dr.Proportional if what.startswith("priorities") else dr.Uniform
 buffer = create(path, sampler=sampler(), commit_rows=10, seed=0)
@@ -264,9 +264,9 @@ def test_fifty_forks_beside_busy_threads(path: str, what: str) -> None:
 IMPORTS = """
 import os, sys, threading, time
 import diskreplay as dr
-from diskreplay.engine import forks
+from diskreplay.process import lifecycle
 
-forks.FORK_SECONDS = 800.0
+lifecycle.FORK_SECONDS = 800.0
 rb = dr.ReplayBuffer.open(sys.argv[1], mode="r")
 import logging
 within = threading.Event()

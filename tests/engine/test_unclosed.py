@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
+import weakref
 
 import pytest
 from helpers import line, programs
@@ -16,13 +17,13 @@ from helpers.crashes import uncollected
 from helpers.line import rows_in
 from helpers.patience import PATIENCE
 from helpers.testing import Crash, FaultyFiles
-from helpers.threads import held, together
+from helpers.threads import held
 
 import diskreplay as dr
-from diskreplay.engine import unclosed
+from diskreplay.engine import lifetime
 from diskreplay.errors import LockedError, WriteFailedError
 from diskreplay.ops.verify import verify
-from diskreplay.process import exits
+from diskreplay.process import lifecycle
 from diskreplay.storage.local_files import LocalFiles
 
 ROWS = 777
@@ -92,8 +93,7 @@ def rows_of(path: str) -> int:
         next(loader)
         """,
         """
-        import atexit
-        def late():  # registered before the buffer was made, so called after it was committed
+                def late():  # registered before the buffer was made, so called after it was committed
             add(late.rb, 7)
             late.rb.close()
         atexit.register(late)
@@ -139,7 +139,7 @@ def test_the_status_and_the_traceback_stay(path: str, end: str, status: int, err
 
 @pytest.mark.long
 def test_where_nothing_is_lost_there_is_no_warning(path: str) -> None:
-    run("rb = filled(); two = filled(name='2'); del two", path, "-W", "error")
+    run("rb = filled(); two = filled(name='2'); two.close()", path, "-W", "error")
     assert rows_of(path) == rows_of(f"{path}2") == ROWS
 
 
@@ -302,15 +302,16 @@ def test_what_the_collector_finds_waits_until_a_store_is_opened(path: str, tmp_p
         with files._ask:  # no lock that can be taken twice
             gc.collect()
         assert files.operations == []
-    dr.ReplayBuffer.open(tmp_path / "other", mode="r").close()
+    with pytest.warns(ResourceWarning, match="was not closed; now it is"):
+        dr.ReplayBuffer.open(tmp_path / "other", mode="r").close()
     assert rows_of(path) == 7
 
 
 def test_an_interrupt_in_a_collection_is_not_lost() -> None:
     """The function that watched the collector got the KeyboardInterrupt, and a collector's callback raises none."""
     interrupt = ctypes.PYFUNCTYPE(None, ctypes.py_object, ctypes.py_object)(("PyErr_SetInterrupt", ctypes.pythonapi))
-    ours = [callback for callback in gc.callbacks if callback in exits.WATCHING]
-    assert len(ours) == 3
+    ours = [callback for callback in gc.callbacks if callback == lifecycle._phases.move_to_end]
+    assert len(ours) == 1
     before = gc.callbacks[:]
     gc.collect()  # what it finds may have finalizers, in Python
     gc.callbacks[:] = [interrupt, *ours]  # those of others may be in Python, too
@@ -321,37 +322,19 @@ def test_an_interrupt_in_a_collection_is_not_lost() -> None:
         gc.callbacks[:] = before
 
 
-def test_the_collector_runs_in_one_thread() -> None:
-    seen: list[bool] = []
-
-    class Found:
-        def __del__(self) -> None:
-            together(lambda: seen.append(exits._collecting()))
-            seen.append(exits._collecting())
-
-    ring: list[object] = [Found()]
-    ring.append(ring)
-    del ring
-    gc.collect()
-    assert seen == [False, True]
-    assert not exits._collecting()
-
-
 def test_a_closed_buffer_leaves_nothing_to_be_done(path: str) -> None:
-    before = set(exits._promised)
     buffer = filled(path)
-    assert len(exits._promised) == len(before) + 1
+    engine = weakref.ref(buffer.engine)
     buffer.close()
-    assert set(exits._promised) == before
-    with dr.ReplayBuffer.open(path, mode="r"):
-        assert set(exits._promised) == before
+    del buffer
+    assert engine() is None
 
 
 def test_a_thread_with_the_lock_does_not_keep_the_interpreter(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unclosed, "EXIT_SECONDS", 0.01)
+    monkeypatch.setattr(lifetime, "EXIT_SECONDS", 0.01)
     buffer = filled(path)
     with held(buffer.engine.write_lock), pytest.warns(ResourceWarning, match="7 rows are lost: a thread still holds"):
-        unclosed._end(buffer.engine, True)
+        lifetime._end(buffer.engine, True)
     with pytest.raises(LockedError):
         dr.ReplayBuffer.open(path)
     buffer.close()

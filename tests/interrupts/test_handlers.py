@@ -22,11 +22,10 @@ from helpers.threads import beside, held, together
 from interrupts.handlers import SIGNALS, SUBJECTS, handled, run
 
 import diskreplay as dr
-from diskreplay import interrupts
-from diskreplay.engine import forks
 from diskreplay.errors import StateError
 from diskreplay.ops.verify import verify
-from diskreplay.process.locks import Lock, held_back, undisturbed
+from diskreplay.process import locks
+from diskreplay.process.locks import Lock, held_back
 
 BOX, ACTION = spaces.Box(-9, 9, (3,), np.float32), spaces.Discrete(4)
 NEVER: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9}
@@ -364,25 +363,14 @@ def test_a_thread_of_the_package_waits_for_no_buffer(tmp_path: pathlib.Path) -> 
         fill(buffer, 10)
 
         def from_an_encoder() -> None:
-            interrupts.never_wait()
+            locks.helpers.add(threading.get_ident())
             Finalized(buffer.commit, raised).circle = None  # type: ignore[assignment]
 
         with buffer.engine.write_lock:
             together(from_an_encoder)
         assert isinstance(raised[0], StateError)
         assert "in a thread of diskreplay" in str(raised[0])
-        interrupts._workers.clear()
-
-
-def test_a_compiler_is_not_disturbed(no_handlers: None) -> None:
-    came = []
-    signal.signal(signal.SIGUSR1, lambda number, frame: came.append(number))
-    with undisturbed(), undisturbed():
-        signal.raise_signal(signal.SIGUSR1)
-        assert came == []
-        assert not gc.isenabled()
-    assert came == [signal.SIGUSR1]
-    assert gc.isenabled()
+        locks.helpers.clear()
 
 
 # Forks
@@ -406,35 +394,6 @@ def test_a_child_of_a_held_main_thread_has_its_handlers(no_handlers: None) -> No
         thread.start()
         thread.join()
     assert statuses == [None]
-
-
-def test_a_fork_in_the_handler_of_a_fork(tmp_path: pathlib.Path, no_handlers: None) -> None:
-    make(tmp_path / "store").close()
-    with dr.ReplayBuffer.open(str(tmp_path / "store"), mode="r") as buffer:
-        statuses = []
-
-        def check() -> None:
-            assert len(buffer) == 0
-            assert not buffer.engine.lock.owned
-
-        def fork_again(number: int, frame: Any) -> None:
-            statuses.append(forked(check))
-
-        signal.signal(signal.SIGUSR1, fork_again)
-        original, sent = forks._take, []
-
-        def take(*arguments: Any) -> Any:
-            taken = original(*arguments)
-            if not sent:
-                sent.append(True)
-                signal.raise_signal(signal.SIGUSR1)
-            return taken
-
-        with mock.patch.object(forks, "_take", take):
-            statuses.append(forked(check))
-        assert statuses == [None, None]
-        check()
-        assert forks._held.forks == []
 
 
 # The guide

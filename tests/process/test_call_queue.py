@@ -16,8 +16,8 @@ from helpers.testing.interrupts import Place
 from helpers.threads import together
 
 from diskreplay.errors import StateError
-from diskreplay.process import call_queue
-from diskreplay.process.call_queue import CallQueue, Waited
+from diskreplay.process import background
+from diskreplay.process.background import CallQueue, Waited
 
 
 def nothing() -> None:
@@ -64,7 +64,7 @@ def test_no_more_wait_than_allowed_and_the_waits_are_told(monkeypatch: pytest.Mo
         go.set()
         return now
 
-    monkeypatch.setattr(call_queue, "time", types.SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(background, "time", types.SimpleNamespace(monotonic=monotonic))
     calls.put(nothing)
     assert calls.waited == Waited(1, 0.3)
     calls.end()
@@ -155,7 +155,7 @@ def checked(calls: CallQueue, told: list[BaseException | None]) -> None:
 @pytest.mark.parametrize("by", ["raise", "signal"])
 def test_an_interrupt_at_any_place_loses_no_call(by: Literal["raise", "signal"], wrong: bool) -> None:
     """A call was put or was not, and an error is told, or comes with the interrupt that a signal makes."""
-    interrupts = Interrupts(at="line" if by == "raise" else "check", by=by, within=["diskreplay.process.call_queue"])
+    interrupts = Interrupts(at="line" if by == "raise" else "check", by=by, within=["diskreplay.process.background"])
     place: Place | None = None
     for number in itertools.count():
         made: list[str] = []

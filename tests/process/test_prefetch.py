@@ -11,7 +11,7 @@ from helpers.forking import forked
 from helpers.patience import PATIENCE
 
 from diskreplay.errors import StateError
-from diskreplay.process.prefetch import Prefetcher
+from diskreplay.process.background import Prefetcher
 
 
 def threads() -> list[str]:

@@ -15,18 +15,17 @@ from helpers.forking import forked
 from helpers.patience import PATIENCE
 from helpers.programs import run
 
-from diskreplay.process import workers
-from diskreplay.process.workers import Task
+from diskreplay.process import background
+from diskreplay.process.background import Task
 
 
 @pytest.fixture(autouse=True)
 def two_helpers() -> Iterator[None]:
     """As on a machine with three processors; helpers that other tests started stay with those."""
     with (
-        mock.patch.object(workers, "_helpers", 2),
-        mock.patch.object(workers, "THREADS", 2),
-        mock.patch.object(workers, "_tasks", queue.SimpleQueue()),
-        mock.patch.object(workers, "_started", 0),
+        mock.patch.object(background, "THREADS", 3),
+        mock.patch.object(background, "_tasks", queue.SimpleQueue()),
+        mock.patch.object(background, "_started", 0),
     ):
         yield
 
@@ -40,11 +39,11 @@ def test_parts_run_side_by_side() -> None:
         done.append((begin, end, threading.get_ident()))
         return end
 
-    assert workers.side_by_side(work, [3, 5, 6, 9]) == 9
+    assert background.side_by_side(work, [3, 5, 6, 9]) == 9
     assert sorted(done)[0][:2] == (3, 5)
     assert {each[:2] for each in done} == {(3, 5), (5, 6), (6, 9)}
     assert len({thread for *_, thread in done}) == 3
-    assert workers.count() == 3
+    assert background.THREADS == 3
 
 
 def test_without_helpers_the_caller_does_all() -> None:
@@ -54,29 +53,29 @@ def test_without_helpers_the_caller_does_all() -> None:
         done.append((begin, end))
         return end
 
-    with mock.patch.object(workers._thread, "start_new_thread", side_effect=RuntimeError("can't start new thread")):
-        assert workers.side_by_side(work, [0, 1, 2, 3]) == 3
+    with mock.patch.object(background._thread, "start_new_thread", side_effect=RuntimeError("can't start new thread")):
+        assert background.side_by_side(work, [0, 1, 2, 3]) == 3
     assert done == [(0, 1), (1, 2), (2, 3)]
-    assert workers._tasks.empty()  # nobody would ever take them out
-    with mock.patch.object(workers, "_helpers", 0):
-        assert workers.side_by_side(work, [0, 4, 5]) == 5
-    assert not workers._started
-    assert workers.side_by_side(work, [7, 8]) == 8
+    assert background._tasks.empty()  # nobody would ever take them out
+    with mock.patch.object(background, "THREADS", 1):
+        assert background.side_by_side(work, [0, 4, 5]) == 5
+    assert not background._started
+    assert background.side_by_side(work, [7, 8]) == 8
 
 
 def test_a_helper_that_comes_late_finds_nothing_to_do() -> None:
     done = []
-    with mock.patch.object(workers, "_serve", return_value=None):  # one that never takes a part
-        assert workers.side_by_side(lambda begin, end: done.append(begin) or end, [0, 1, 2]) == 2
-    left = workers._tasks.get_nowait()
+    with mock.patch.object(background, "_serve", return_value=None):  # one that never takes a part
+        assert background.side_by_side(lambda begin, end: done.append(begin) or end, [0, 1, 2]) == 2
+    left = background._tasks.get_nowait()
     left.run()
     assert left.done
     assert done == [0, 1]
 
 
 def test_how_far_it_came() -> None:
-    assert workers.side_by_side(lambda begin, end: min(end, 5), [0, 3, 6, 9]) == 5
-    assert workers.side_by_side(lambda begin, end: begin if begin == 3 else end, [0, 3, 6, 9]) == 3
+    assert background.side_by_side(lambda begin, end: min(end, 5), [0, 3, 6, 9]) == 5
+    assert background.side_by_side(lambda begin, end: begin if begin == 3 else end, [0, 3, 6, 9]) == 3
 
 
 @pytest.mark.parametrize("failing", [0, 3, 6])
@@ -91,9 +90,9 @@ def test_errors_come_once_all_is_over(failing: int) -> None:
         return end
 
     with pytest.raises(KeyboardInterrupt, match=str(failing)):
-        workers.side_by_side(work, [0, 3, 6, 9])
+        background.side_by_side(work, [0, 3, 6, 9])
     assert sorted(over) == sorted({0, 3, 6} - {failing})
-    assert workers.side_by_side(lambda begin, end: end, [0, 3, 6, 9]) == 9
+    assert background.side_by_side(lambda begin, end: end, [0, 3, 6, 9]) == 9
 
 
 @pytest.mark.long
@@ -103,7 +102,7 @@ def test_nothing_of_it_is_kept() -> None:
             return end
 
     work = Work()
-    workers.side_by_side(work, [0, 1, 2, 3])
+    background.side_by_side(work, [0, 1, 2, 3])
     gone = weakref.ref(work)
     del work
     gc.collect()
@@ -111,8 +110,8 @@ def test_nothing_of_it_is_kept() -> None:
 
 
 def test_a_forked_child_starts_its_own() -> None:
-    workers.side_by_side(lambda begin, end: end, [0, 1, 2])
-    assert workers._started
+    background.side_by_side(lambda begin, end: end, [0, 1, 2])
+    assert background._started
 
     def in_child() -> list[int]:
         together = threading.Barrier(2)
@@ -121,7 +120,7 @@ def test_a_forked_child_starts_its_own() -> None:
             together.wait(PATIENCE)
             return end
 
-        return [workers.side_by_side(work, [0, 1, 2]), workers._started]
+        return [background.side_by_side(work, [0, 1, 2]), background._started]
 
     assert forked(in_child) == [2, 1]
 
@@ -130,14 +129,14 @@ def test_a_forked_child_starts_its_own() -> None:
 def test_no_helper_is_started_while_the_interpreter_ends() -> None:
     """Regression: on Python 3.11 the start of a thread never returned there."""
     program = """
-from diskreplay.process import workers
-from diskreplay.process.workers import Task
+from diskreplay.process import background
+from diskreplay.process.background import Task
 
 class Late:
-    def __del__(self, run=workers.side_by_side):
+    def __del__(self, run=background.side_by_side):
         print(run(lambda begin, end: end, [0, 10, 20]), flush=True)
 
-workers._helpers = 2
+background.THREADS = 3
 late = Late()
 late.itself = late
 """
@@ -164,17 +163,17 @@ def test_a_child_that_is_forked_while_its_parent_waits() -> None:
             assert over.wait(PATIENCE)
         return end
 
-    workers.side_by_side(lambda begin, end: end, [0, 1, 2])  # so that there is a helper
-    found = workers.side_by_side(work, [0, 1, 2])
+    background.side_by_side(lambda begin, end: end, [0, 1, 2])  # so that there is a helper
+    found = background.side_by_side(work, [0, 1, 2])
     if os.getpid() != parent:
         os._exit(0 if found == 2 else 1)
     assert (found, os.waitpid(children[0], 0)[1]) == (2, 0)
 
 
 def test_results_of_any_type() -> None:
-    tasks = [workers.submit(functools.partial(set, [number])) for number in range(100)]
+    tasks = [background.submit(functools.partial(set, [number])) for number in range(100)]
     assert [task.result() for task in tasks] == [{number} for number in range(100)]
-    assert workers.submit(lambda: None).result() is None
+    assert background.submit(lambda: None).result() is None
 
 
 def test_a_thread_does_not_begin_what_was_asked_for() -> None:
@@ -199,11 +198,11 @@ def test_who_asks_while_all_threads_are_busy_does_it() -> None:
         begun.release()
         return hold.wait(PATIENCE)
 
-    busy = [workers.submit(wait) for _ in range(workers.THREADS)]
+    busy = [background.submit(wait) for _ in range(background.THREADS)]
     try:
         for _ in busy:
             assert begun.acquire(timeout=PATIENCE)
-        assert workers.submit(threading.get_ident).result() == threading.get_ident()
+        assert background.submit(threading.get_ident).result() == threading.get_ident()
     finally:
         hold.set()
     assert all(task.result() for task in busy)
@@ -213,7 +212,7 @@ def test_an_error_is_raised_to_whoever_needs_the_result() -> None:
     def fail() -> int:
         raise ValueError("damaged")
 
-    task = workers.submit(fail)
+    task = background.submit(fail)
     for _ in range(2):
         with pytest.raises(ValueError, match="damaged"):
             task.result()

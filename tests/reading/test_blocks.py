@@ -17,7 +17,7 @@ SHAPE = (blocks.LEAST_BYTES,)
 
 @pytest.fixture(autouse=True)
 def no_blocks() -> Iterator[None]:
-    with mock.patch.object(blocks._local, "blocks", [], create=True):
+    with mock.patch.object(blocks, "_blocks", []):
         yield
 
 
@@ -35,7 +35,7 @@ def test_a_block_is_given_out_again_once_nobody_holds_it() -> None:
 def test_only_some_are_kept() -> None:
     held = [blocks.empty((SHAPE[0] + 8 * more,), np.uint8) for more in range(3 * blocks.KEPT)]
     assert len({one.ctypes.data for one in held}) == 3 * blocks.KEPT
-    assert len(blocks._local.blocks) == blocks.KEPT
+    assert len(blocks._blocks) == blocks.KEPT
 
 
 def test_a_handler_that_asks_in_between_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diskreplay.native import core
-from diskreplay.process import workers
+from diskreplay.process import background
 from diskreplay.reading import compiled
 from diskreplay.reading.target import Target
 
@@ -72,7 +72,7 @@ def a_piece_for_each_place(rng: np.random.Generator) -> np.ndarray:
 @pytest.mark.parametrize("helpers", [0, 3])
 def test_pieces_of_decoded_chunks(helpers: int) -> None:
     rng = np.random.default_rng(0)
-    with mock.patch.object(workers, "_helpers", helpers), mock.patch.object(compiled, "LEAST_HITS", 1):
+    with mock.patch.object(background, "THREADS", helpers + 1), mock.patch.object(compiled, "LEAST_HITS", 1):
         for _ in range(50):
             pieces = a_piece_for_each_place(rng)
             two, one = pair()

@@ -24,11 +24,11 @@ from helpers.threads import beside, held
 import diskreplay as dr
 from diskreplay.errors import ClosedError, InputError, StateError, WriteFailedError
 from diskreplay.ops.verify import verify
-from diskreplay.process import call_queue
+from diskreplay.process import background
 
 MODULES = [
     *(f"diskreplay.recording.{name}" for name in ("single", "opening", "copies")),
-    "diskreplay.process.call_queue",
+    "diskreplay.process.background",
 ]
 
 
@@ -112,7 +112,7 @@ def test_a_step_waits_where_the_queue_is_full_and_says_so(path: str, monkeypatch
             go.set()
             return now
 
-        monkeypatch.setattr(call_queue, "time", types.SimpleNamespace(monotonic=monotonic))
+        monkeypatch.setattr(background, "time", types.SimpleNamespace(monotonic=monotonic))
         with beside(hold):
             holds.wait()
             for _ in range(12):  # one in the thread's hand
@@ -303,9 +303,17 @@ def test_one_that_is_forgotten_is_flushed_and_closed(path: str, cycle: bool) -> 
     walk(env, 5)
     if cycle:
         env.itself = env  # type: ignore[attr-defined]
+    held = [env]
     del env
-    gc.collect()
-    with dr.ReplayBuffer.open(path) as buffer:  # which needs the lock
+
+    def forget() -> dr.ReplayBuffer:
+        held.clear()
+        gc.collect()
+        return dr.ReplayBuffer.open(path)  # which needs the lock
+
+    with pytest.warns(ResourceWarning, match="was not closed; now it is"):
+        buffer = forget()
+    with buffer:
         assert len(buffer) == 5
     assert not [one for one in threading.enumerate() if one.name == "diskreplay-recording"]
 

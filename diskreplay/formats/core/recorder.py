@@ -26,7 +26,7 @@ from diskreplay.engine.continuity import same_rows
 from diskreplay.errors import InputError, MisuseWarning
 from diskreplay.formats.core.layout import Layout, Shape
 from diskreplay.formats.core.transitions import NO_START, Source, Transitions
-from diskreplay.process.prefetch import Prefetcher
+from diskreplay.process.background import Prefetcher
 from diskreplay.schema import spaces
 from diskreplay.schema.ragged import Lists
 

@@ -16,7 +16,7 @@ from PIL.PngImagePlugin import PngImageFile
 
 from diskreplay.checks import Array
 from diskreplay.errors import InputError
-from diskreplay.process import workers
+from diskreplay.process import background
 
 CHANNELS = (1, 3, 4)
 PNG_LEVEL = 4
@@ -40,7 +40,7 @@ def is_image(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
 
 def _in_threads(work: Callable[[Sequence[Any]], list[Some]], items: Sequence[Any]) -> list[Some]:
     parts = [items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE)]
-    tasks = [workers.submit(functools.partial(work, part)) for part in parts]
+    tasks = [background.submit(functools.partial(work, part)) for part in parts]
     return [found for task in tasks for found in task.result()]
 
 
