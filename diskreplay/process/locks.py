@@ -21,7 +21,6 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import contextlib
 import functools
-import itertools
 import os
 import threading
 import time
@@ -50,6 +49,10 @@ _held = False
 """True if the main thread is in a block."""
 _replaced: dict[int, Any] = {}
 """The handlers that the outermost of these blocks has to put back, by the numbers of their signals."""
+_seen: list[Any] = []
+"""The handlers of NUMBERS at the last look."""
+_python: list[tuple[int, Any]] = []
+"""The signals whose handlers at the last look were Python's, with these."""
 _came: dict[int, FrameType | None] = {}
 """The signals that wait, in the order in which they came."""
 helpers: set[int] = set()
@@ -67,15 +70,16 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 def _hold() -> None:
     """Begin an outermost block, in the main thread."""
-    global _held, _replaced
-    # In a handler that runs while an outer block begins or ends, some are noted already, by that block.
-    numbers = [
-        number for number, handler in zip(NUMBERS, map(_handler, NUMBERS), strict=True)
-        if callable(handler) and handler is not _note
-    ]  # fmt: skip
-    replaced: dict[int, Any] = {}
-    try:  # in one call: no handler comes between a handler's replacement and its being kept
-        replaced.update(zip(numbers, map(_install, numbers, itertools.repeat(_note)), strict=False))
+    global _held, _replaced, _seen, _python
+    if (handlers := list(map(_handler, NUMBERS))) != _seen:
+        # In a handler that runs while an outer block begins or ends, some are noted already, by that block.
+        found = zip(NUMBERS, handlers, strict=True)
+        _seen, _python = handlers, [(number, each) for number, each in found if callable(each) and each is not _note]
+    replaced = {}
+    try:
+        for number, handler in _python:
+            replaced[number] = handler  # should another handler end this between replacing and keeping
+            replaced[number] = _install(number, _note)  # one that ran since the look may have installed another
     except BaseException:  # out of a handler that ran before it was replaced
         _put_back(replaced)
         raise
@@ -89,7 +93,8 @@ def _let_go() -> None:
     try:
         _put_back(replaced)
     finally:
-        _deliver()
+        if _came:
+            _deliver()
 
 
 def _put_back(replaced: dict[int, Any]) -> None:
