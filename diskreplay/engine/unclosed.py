@@ -44,6 +44,7 @@ def _end(engine: Engine, ending: bool) -> None:
         _warn(engine, "a thread still holds the buffer's lock")
         return
     try:
+        engine.commits.wait()
         if not ending or writer.failure is not None:
             engine.close()
         else:

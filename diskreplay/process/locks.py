@@ -19,12 +19,13 @@ waits for its first lock handlers run: it tries the lock with signals held back,
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import contextlib
 import functools
 import gc
 import threading
 import time
 from _thread import get_ident
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, TypeVar, cast
 
@@ -60,13 +61,28 @@ _python: Handlers = ()
 """The handlers at the last look that are Python's, with their signals."""
 
 
-_workers: set[int] = set()
-"""The threads that others wait for while they hold locks."""
+_workers: dict[int, tuple[Lock, ...]] = {}
+"""The threads that others wait for while they hold locks, each with the locks that it may wait for all the same."""
 
 
 def never_wait() -> None:
     """Have this thread never wait for a :class:`Lock`: others wait for it while they hold some."""
-    _workers.add(get_ident())
+    _workers[get_ident()] = ()
+
+
+@contextlib.contextmanager
+def waiting_only_for(*locks: Lock) -> Iterator[None]:
+    """Have this thread wait for no other :class:`Lock` in a block: others wait for it while they hold some."""
+    thread = get_ident()
+    before = _workers.get(thread)
+    _workers[thread] = locks
+    try:
+        yield
+    finally:
+        if before is None:
+            _workers.pop(thread, None)  # another thread may get its number
+        else:
+            _workers[thread] = before
 
 
 def _note(number: int, frame: FrameType | None) -> None:
@@ -300,7 +316,7 @@ class Lock:
 
     def _may_wait(self) -> bool:
         """Return True; raise StateError in a thread for which the holder of the lock may be waiting."""
-        if get_ident() in _workers:
+        if self not in _workers.get(get_ident(), (self,)):
             raise StateError(
                 f"{self._what}: this call came from a finalizer that the garbage collector ran in a thread of "
                 "diskreplay, while another thread was using the buffer; call it in a thread of the program's own"

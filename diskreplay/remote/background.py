@@ -47,7 +47,8 @@ class BackgroundPush:
         self._waiting: list[queue.SimpleQueue[None]] = []
         """The queues that wake threads waiting for a push: such a thread holds no lock, so that handlers may run."""
         self._process = os.getpid()
-        self._condition = threading.Condition(Lock(f"the pushes to {push.url!r}"))  # type: ignore[arg-type]
+        self.lock = Lock(f"the pushes to {push.url!r}")
+        self._condition = threading.Condition(self.lock)  # type: ignore[arg-type]
         self._newest: Commit | None = None
         self._waits_since = time.monotonic()
         """The time at which this process learnt of the oldest commit that is not remote."""

@@ -512,7 +512,10 @@ class StreamWriter(_Stream[ColumnWriter]):
         """
         if self.untold is not None:
             error, self.untold = self.untold, None
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # whose traceback has this call
         if self.failure:
             lost = self.end - self.commit_record.end
             raise StateError(
@@ -576,19 +579,23 @@ class StreamWriter(_Stream[ColumnWriter]):
             self.failure = None
 
     @contextlib.contextmanager
-    def stopped_by(self, action: str) -> Iterator[None]:
-        """Run a block; what cuts it short stops the writer, as in :meth:`fail_stop`. Until then others go on."""
+    def stopped_by(self, action: str, *, aside: bool = False) -> Iterator[None]:
+        """Run a block; what cuts it short stops the writer, as in :meth:`fail_stop`. Until then others go on.
+
+        With ``aside`` the error goes no further, and waits for the next :meth:`check`.
+        """
         try:
             with fs.translate(action, self.path):
                 yield
-        except WriteFailedError as error:
-            self.failure = type(error)(*error.args)  # without the traceback, which would keep files open
-            self.cut_short = False
-            raise
         except BaseException as error:
-            self.cut_short = True
-            self.failure = WriteFailedError(0, f"{action} {self.path!r} was cut short: {error!r}; reopen the store")
-            raise
+            failure = WriteFailedError(0, f"{action} {self.path!r} was cut short: {error!r}; reopen the store")
+            if refused := isinstance(error, WriteFailedError):
+                failure = type(error)(*error.args)  # without the traceback, which would keep files open
+            if aside:
+                self.untold = type(error)(*error.args) if refused else error
+            self.cut_short, self.failure = not refused, failure
+            if not aside:
+                raise
 
     def commit(
         self,
