@@ -51,6 +51,9 @@ class Commits:
         streams, pushes: the open streams, and the pushes, of the store.
         lock: ``engine.lock``.
         rows, seconds: the rows that are added, and the seconds that pass, before a commit is due.
+
+    Attributes:
+        begun_end: one past the last row of the newest commit that was begun.
     """
 
     def __init__(
@@ -68,8 +71,7 @@ class Commits:
         self._seconds = seconds
         self._last = time.monotonic()
         """The time at which the newest commit was begun."""
-        self._begun_end = writer.commit_record.end
-        """One past the last row of the newest commit that was begun."""
+        self.begun_end = writer.commit_record.end
         self._running: Task[None] | None = None
         """The commit that another thread writes, until somebody has waited for it or found that it is over."""
         self._thread: int | None = None
@@ -82,21 +84,21 @@ class Commits:
     def due(self) -> tuple[int, float]:
         """The number of rows, and the time by the monotonic clock, from which on :meth:`added` is to be called."""
         end, now = self._log.end, time.monotonic()
-        rows, seconds = self._begun_end + self._rows, self._last + self._seconds
-        if self._is_running() and (end >= rows or now >= seconds):
+        rows, seconds = self.begun_end + self._rows, self._last + self._seconds
+        if self.is_running() and (end >= rows or now >= seconds):
             rows, seconds = end + WAITING_ROWS, now + POLL_SECONDS
         return min(rows, end - end % WAITING_ROWS + WAITING_ROWS), seconds
 
     def rows_before(self, end: int) -> int:
         """Return how many rows may be added to ``end`` before :meth:`added` is to be called."""
-        left, counted = self._begun_end + self._rows - end, WAITING_ROWS - end % WAITING_ROWS
+        left, counted = self.begun_end + self._rows - end, WAITING_ROWS - end % WAITING_ROWS
         return min(left, counted) if left > 0 else counted  # else a commit is due, and another one is being written
 
     def added(self) -> bool:
         """Begin a commit if one is due, after rows were added; return whether one was begun."""
         end = self._log.end
-        due = end - self._begun_end >= self._rows or time.monotonic() - self._last >= self._seconds
-        if due and not self._is_running():
+        due = end - self.begun_end >= self._rows or time.monotonic() - self._last >= self._seconds
+        if due and not self.is_running():
             self._hand_over()
             return True
         return not end % WAITING_ROWS and self.relieve()
@@ -140,7 +142,7 @@ class Commits:
             writer.columns[CUT_PLACES].append(self._cuts.new())
             needed[CUTS] = self._cuts.begin
             begun = writer.begin(log.begin, needed, log.capacity, closing=closing)
-            self._begun_end = begun.record.end
+            self.begun_end = begun.record.end
         return begun
 
     def _write(self, begun: Begun) -> None:
@@ -175,7 +177,8 @@ class Commits:
                 self._pushes.committed(self._writer)
         self._thread = None
 
-    def _is_running(self) -> bool:
+    def is_running(self) -> bool:
+        """Tell whether a commit is being written in another thread."""
         if self._running is not None and self._running.done:
             self._running = None
         return self._running is not None

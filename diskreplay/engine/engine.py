@@ -303,7 +303,8 @@ class Engine:
         with self.write_lock:
             self.writable().check()
             self.later.write(name, index, values)
-            self.commits.relieve()
+            if self.commits.relieve():
+                self.pushes.warn()
 
     def check_write(self, name: str, index: Any, values: Any) -> None:
         """Raise the errors of :meth:`write`, but write nothing."""

@@ -563,8 +563,8 @@ class ColumnWriter(ColumnReader):
         """The write buffers with rows that no shard holds; row ``n`` stands in that of ``n // buffer_rows``."""
         self._taken = 0
         """One past the last chunk that a commit has taken."""
-        self._taken_from: int | None = None
-        """The first row that a commit needs which was begun and is not over: what it takes stays."""
+        self._going = range(0)
+        """The rows of a commit that was begun and is not over, with the place of the newest next observation."""
         self._unsettled: collections.deque[WriteBuffer] = collections.deque()
 
     def lay_out(self, column: StoredColumn) -> None:
@@ -657,10 +657,9 @@ class ColumnWriter(ColumnReader):
             behind = hurry and len(self._unsettled) * self.buffer.nbytes > HURRY_BYTES
             newest.seal(self.column.codec.lightest if behind else self.column.codec, full)
             self._unsettled.append(newest)
-        if self._taken_from is not None:
-            floor = min(floor, self._taken_from)
         for number in [number for number in self.buffers if (number + 1) * self.buffer_rows <= floor]:
-            self.buffers.pop(number).call_off()
+            if (number + 1) * self.buffer_rows <= self._going.start or number * self.buffer_rows >= self._going.stop:
+                self.buffers.pop(number).call_off()
         while self._unsettled and (
             self._unsettled[0].done or len(self._unsettled) * self.buffer.nbytes > MAX_BACKLOG_BYTES
         ):
@@ -709,7 +708,7 @@ class ColumnWriter(ColumnReader):
         """
         self.compress(floor=floor)
         stop = self._taken = self.end // self.column.chunk_rows
-        self._taken_from = floor
+        self._going = range(floor, self.end + 1)
         chunks = [buffer.taken(floor // self.column.chunk_rows) for buffer in self.buffers.values()]
         return Taken(stop, chunks, self.read_rows(self.end, self.end + 1)[0] if newest else None)
 
@@ -776,7 +775,7 @@ class ColumnWriter(ColumnReader):
                 self.entries.extend(np.full((first - self.entries.end, self.groups, 2), -1, np.int64))
             self.entries.write(first, append.entries)
             self.stored, self.append_at = append.stored, append.stored.size
-        self.committed, self._taken_from = end, None
+        self.committed, self._going = end, range(0)
         if appended:
             self.stored_rows = appended[-1].stored.rows  # only now: until here these rows were read from RAM
             for number in [number for number in self.buffers if (number + 1) * self.buffer_rows <= self.stored_rows]:
