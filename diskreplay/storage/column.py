@@ -546,7 +546,10 @@ class WriteBuffer:
 
 
 class ColumnWriter(ColumnReader):
-    """A column that grows, not thread-safe: the stream serialises its writers."""
+    """A column that grows, not thread-safe: the stream serialises its writers.
+
+    What :meth:`take` gave may be read, staged and written while rows are appended.
+    """
 
     def __init__(
         self, files: fs.Files, directory: str, stream: str, column: StoredColumn, num_envs: int, identity: str

@@ -1,12 +1,15 @@
 """One stream: its tables, their commit, recovery and eviction.
 
-A commit, in order: append full chunks, and an index of each shard, to the shards, if they are worth it, and fsync them;
-append to the tail a block with all rows that neither a shard nor the tail holds, and fsync it; replace the stream's
-``zarr.json``, which holds the commit record; take the new record over in RAM; then unlink the shards that no row of the
-new window, no context row and no checkpoint needs, and the tails that nobody reads any more.
+A commit is begun while nobody adds rows (:meth:`StreamWriter.begin`): its tables are fixed, and what it takes of each
+array. From then on rows may be added, and another thread may write its files (:meth:`StreamWriter.write`), in order:
+append full chunks, and an index of each shard, to the shards, if they are worth it, and fsync them; append to the tail
+a block with all rows that neither a shard nor the tail holds, and fsync it; replace the stream's ``zarr.json``, which
+holds the commit record; take the new record over in RAM; then unlink the shards that no row of the new window, no
+context row and no checkpoint needs, and the tails that nobody reads any more.
 
 Every step that changes files, or publishes in RAM what became durable, runs inside :meth:`StreamWriter.fail_stop`: it
-holds signals back and marks the writer as failed first, and only a complete step clears the mark.
+holds signals back and marks the writer as failed first, and only a complete step clears the mark. While another thread
+writes a commit, there is no mark: :meth:`StreamWriter.stopped_by` stops the writer once something went wrong.
 
 Recovery, on opening to write: take the lock, sync the directories in which a killed writer may have renamed files, cut
 the tail and the last shards back to their committed bytes, or to those that checkpoints need, remove tails and shards
@@ -193,7 +196,7 @@ class StreamReader(_Stream[ColumnReader]):
 
 
 class StreamWriter(_Stream[ColumnWriter]):
-    """A stream whose lock this object holds; its methods are not thread-safe."""
+    """A stream whose lock this object holds; not thread-safe, but rows may come during :meth:`write`."""
 
     def __init__(
         self,
