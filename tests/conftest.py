@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from helpers import deadline, effort, residency, scratch, tiers
+from helpers import commits, deadline, effort, residency, scratch, tiers
 from helpers.testing import thresholds
 
 from diskreplay.buffers import opening
@@ -61,6 +61,13 @@ def _residency() -> Iterator[None]:
 def path(tmp_path: pathlib.Path) -> str:
     """Where a store can be made."""
     return str(tmp_path / "a.replay")
+
+
+@pytest.fixture
+def commits_at_once() -> Iterator[None]:
+    """A test that knows which rows are committed: adding waits for the commits that are due."""
+    with commits.at_once():
+        yield
 
 
 @pytest.fixture

@@ -99,6 +99,7 @@ NO_THRESHOLD = {
     "what a float holds exactly": "index.fact_values.MOST_EXACT",
     "which texts in RAM are one object; no result depends on it": "index.facts.SHARED_LENGTH",
     "how often is looked at what another process has done": "buffers.limiter.POLL_SECONDS",
+    "how often is looked whether a thread is over": "engine.commits.POLL_SECONDS",
     "when the other process is told; what each may do does not depend on it": "buffers.limiter.PUBLISHED_SHARE",
     "how many batches of a remote store are downloaded at once": "buffers.loader.MOST_BEGUN",
     "the bits of an index that are its part's": "buffers.mixture.PART_SHIFT",

@@ -85,7 +85,7 @@ def drop(engine: Engine, name: str) -> None:
         there.drop(name)
         return
     with engine.write_lock:
-        writer = engine.writable()
+        writer = engine.settled()
         with engine.write_lock.exclusive:
             engine.store.drop_checkpoint(name, writer)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from diskreplay.engine import pushes
 from diskreplay.engine.appender import Appender
+from diskreplay.engine.commits import Commits
 from diskreplay.engine.facts import annotate, begin
 from diskreplay.engine.generator import rng_to_json, set_rng
 from diskreplay.engine.hooks import Companion, Hook, State
@@ -52,18 +52,13 @@ from diskreplay.process.locks import Lock
 from diskreplay.reading import blocks
 from diskreplay.reading.bytelog import ByteLog
 from diskreplay.reading.reads import Empty, Reads
-from diskreplay.schema.columns import CUT_PLACES, CUTS, PATCH_TABLE, REWARD, Schema
+from diskreplay.schema.columns import CUT_PLACES, CUTS, REWARD, Schema
 from diskreplay.schema.ragged import PADDED, check_forms
-from diskreplay.storage.commit import check_size, table_of
+from diskreplay.storage.commit import check_size
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 
 T = TypeVar("T")
-
-COMMIT_BYTES = 64 << 20
-"""The most encoded bytes that may wait in RAM for a commit."""
-WAITING_ROWS = 64
-"""The number of rows after which the waiting bytes are counted again."""
 
 
 class Engine:
@@ -90,7 +85,8 @@ class Engine:
         lock: guards what is in RAM; never held during a write to disk.
         write_lock: held by the thread that adds, commits or makes a checkpoint; taken before ``lock``.
         streams: the open streams of the store.
-        appender, later, cuts: these add rows, write later values, and say where runs begin, if a stream is written.
+        appender, later, cuts, commits: these add rows, write later values, say where runs begin, and make commits, if a
+            stream is written.
         logs: the logs of bytes beside the rows of the written stream, by path.
         pushes: the pushes of the written stream.
         hooks, companion: the objects whose state goes with the rows; see :mod:`diskreplay.engine.hooks`.
@@ -107,6 +103,7 @@ class Engine:
     """
 
     appender: Appender
+    commits: Commits
     cuts: Cuts
     later: LaterWriter
 
@@ -131,8 +128,6 @@ class Engine:
             set_rng(self.rng, checkpoint.state, checkpoint.name)
         self.forms = PADDED if options["ragged"] is None else options["ragged"]
         check_forms(self.forms, self.schema.ragged)
-        self._commit_rows = options["commit_rows"]
-        self._commit_seconds = options["commit_seconds"]
         self.gate = core.Gate()
         self.lock = Lock(f"the buffer {store.path!r}", reentrant=self.gate.lock)
         self.write_lock = Lock(f"the buffer {store.path!r}", then=self.lock, reentrant=self.gate.write_lock)
@@ -175,7 +170,10 @@ class Engine:
                 known = self.streams.writer.commit_record.table(CUTS)
                 places = self.streams.writer.columns[CUT_PLACES].read_rows(known.begin, known.end)[:, 0]
                 self.cuts = Cuts(log, places, known.begin, log.end)
-            self._last_commit = time.monotonic()
+                self.commits = Commits(
+                    self.streams.writer, log, self.logs, self.cuts, self.streams, self.pushes, self.lock,
+                    options["commit_rows"], options["commit_seconds"],
+                )  # fmt: skip
             self.pushes.committed(self.streams.writer)
         except BaseException:
             self.streams.release()
@@ -217,6 +215,12 @@ class Engine:
             raise ClosedError(f"the buffer {self.path!r} is being closed, and takes no more rows")
         return self.streams.writer
 
+    def settled(self) -> StreamWriter:
+        """Return the writer as :meth:`writable`, once no commit is being written; the caller holds ``write_lock``."""
+        if self.streams.writer is not None:
+            self.commits.wait()
+        return self.writable()
+
     @property
     def read_only(self) -> bool:
         """True if the store was opened with mode "r"; raises ClosedError after :meth:`close`."""
@@ -256,19 +260,15 @@ class Engine:
     ) -> None:  # fmt: skip
         """Add many rows, and commit between them whenever a commit is due."""
         with self.write_lock, self.pushes.warned_later():
-            writer, appender = self.writable(), self.appender
+            self.writable()
+            appender = self.appender
             steps = appender.steps(
                 appender.arguments.steps(obs, action, reward, next_obs, terminated, truncated, valid, extra)
             )
             for first, stop in appender.runs(steps):
                 at = first
                 while at < stop:
-                    end = appender.log.end
-                    count = min(
-                        stop - at,
-                        self._commit_rows - (end - writer.commit_record.end),
-                        WAITING_ROWS - end % WAITING_ROWS,
-                    )
+                    count = min(stop - at, self.commits.rows_before(appender.log.end))
                     appender.add_run(steps, at, at + count, at > first)
                     at += count
                     self._added()
@@ -276,17 +276,11 @@ class Engine:
         self.pushes.warn()
 
     def _added(self) -> None:
-        """Commit after rows were added, if a commit is due; the caller holds ``write_lock`` but not ``lock``."""
-        end, writer = self.appender.log.end, self.appender.writer
-        if (
-            end - writer.commit_record.end >= self._commit_rows
-            or time.monotonic() - self._last_commit >= self._commit_seconds
-            or (not end % WAITING_ROWS and writer.waiting_bytes() > COMMIT_BYTES)
-        ):
-            self.commit()
+        """Begin a commit after rows were added, if one is due; the caller holds ``write_lock`` but not ``lock``."""
+        if self.commits.added():
+            self.pushes.warn()
         row = self.appender.buffers.call.row
-        row.due = min(writer.commit_record.end + self._commit_rows, end - end % WAITING_ROWS + WAITING_ROWS)
-        row.due_at = self._last_commit + self._commit_seconds
+        row.due, row.due_at = self.commits.due
 
     def cut(self, envs: NDArray[np.bool_], first_missing: bool = False) -> None:
         """Have the next row begin an episode, as :meth:`Appender.cut`."""
@@ -312,8 +306,8 @@ class Engine:
         with self.write_lock:
             self.writable().check()
             self.later.write(name, index, values)
-            if any(log.waiting_bytes > COMMIT_BYTES for log in self.logs.values()):
-                self.commit()
+            if self.commits.relieve():
+                self.pushes.warn()
 
     def check_write(self, name: str, index: Any, values: Any) -> None:
         """Raise the errors of :meth:`write`, but write nothing."""
@@ -324,7 +318,7 @@ class Engine:
     def clear(self) -> None:
         """Empty the window of the written stream, and have every hook forget its state."""
         with self.write_lock:
-            self.writable().check()
+            self.settled().check()
             with self.lock.change:
                 if self.companion is not None:
                     self.companion.forget()
@@ -339,7 +333,7 @@ class Engine:
     def resize(self, capacity: int) -> None:
         """Give the window of the written stream another capacity, in transitions, and commit."""
         with self.write_lock:
-            writer = self.writable()
+            writer = self.settled()
             writer.check()
             capacity = check_size(writer.commit_record.num_envs, capacity)
             written = self.streams.written
@@ -362,10 +356,9 @@ class Engine:
         With ``closing`` shards hold all of them, for other readers of Zarr.
         """
         with self.write_lock:
-            writer = self.writable()
+            self.settled()
             with self.write_lock.exclusive:
-                self._commit(writer, closing)
-            self.pushes.committed(writer)
+                self.commits.commit(closing)
         self.pushes.warn()
 
     def push(self, timeout: float | None) -> None:
@@ -379,28 +372,6 @@ class Engine:
                 self.commit()
         pushing.wait(timeout)
         self.pushes.warn_of_names()
-
-    def _commit(self, writer: StreamWriter, closing: bool = False) -> None:
-        log = self.appender.log
-        self._last_commit = time.monotonic()
-        logs, record = self.logs, writer.commit_record
-        unwritten = any(stored.unwritten for stored in logs.values())
-        same = (log.begin, log.end, log.capacity) == (record.begin, record.end, record.capacity)
-        if same and not unwritten and not (closing and writer.closing_adds):
-            writer.commit_counts(self.lock.change)
-            writer.reclaim(self.lock.change)  # a checkpoint may have been dropped
-            return
-        with self.lock.change:
-            needed = {table_of(path): stored.put(writer.logs[path]) for path, stored in logs.items()}
-            needed |= {column.column.name: log.first_item(name) for name, column in writer.items.items()}
-            needed[PATCH_TABLE] = log.drop_patches()
-            writer.columns[CUT_PLACES].append(self.cuts.new())
-            needed[CUTS] = self.cuts.begin
-        writer.commit(log.begin, needed, self.lock.change, log.capacity, closing=closing)
-        with self.lock.change:
-            for stored in logs.values():
-                stored.durable()
-            self.streams.size_cache()
 
     def state(self) -> State:
         """Return the state of hooks, companion and random generator for a checkpoint; the caller holds the lock."""
@@ -487,6 +458,8 @@ class Engine:
 
     def close(self) -> None:
         """Commit, save the sampler's state, and give files and locks back; raise the errors of a commit."""
+        if self.streams.writer is not None:
+            self.commits.check_thread()
         self.settle()  # before a lock is taken that the other thread needs
         unsent = self.end_pushing()  # before signals wait, because the network may take long
         open_, not_saved = not self.gate.closed, ""
@@ -530,6 +503,8 @@ class Engine:
 
     def _commit_last(self, writer: StreamWriter) -> None:
         """Make the commit of :meth:`close`; if it fails, or one did before, raise an error that says what is lost."""
+        self.commits.wait()
+        untold, writer.untold = writer.untold is not None, None
         failed_before = writer.failure is not None
         if not failed_before:
             try:
@@ -548,13 +523,15 @@ class Engine:
         lost = (log.begin, log.end, log.capacity) != (record.begin, record.end, record.capacity) or unwritten
         if self.gate.broken or (writer.cut_short and (self.companion is not None or lost)):
             writer.check()
-        if lost or self.companion is not None or not failed_before:
+        if lost or self.companion is not None or untold or not failed_before:
             said = f"{log.end - record.end} rows" if log.end > record.end else "changes"
             failure = writer.failure
             raise type(failure)(failure.errno, f"{failure.strerror}; {said} since the last commit are lost")
 
     def finish(self) -> None:
         """Give files and locks back. Rows that no commit holds are lost. A second call does nothing."""
+        if self.streams.writer is not None:
+            self.commits.wait()
         with self.lock.exclusive:
             self.gate.closed = True
             self.companion = None

@@ -91,6 +91,7 @@ def _end(engine: Engine, ending: bool) -> None:
         _warn_of_loss(engine, "a thread still holds the buffer's lock")
         return
     try:
+        engine.commits.wait()
         if not ending or writer.failure is not None:
             engine.close()
             _warn(f"the buffer {engine.path!r} was not closed; now it is, and its rows are committed")

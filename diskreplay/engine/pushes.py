@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from diskreplay.errors import RemoteWarning, warn_outside
+from diskreplay.process.locks import Lock
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter
 from diskreplay.storage.stream import lock as locked
@@ -39,7 +40,7 @@ def check_going_back(store: Store, stream: str, checkpoint: Checkpoint, url: str
 
 
 class Pushes:
-    """The pushes of an open store. Callers hold ``engine.write_lock``.
+    """The pushes of an open store. Callers hold ``engine.write_lock``, but for :meth:`committed`.
 
     Args:
         path: the path of the store, for warnings.
@@ -51,6 +52,11 @@ class Pushes:
         self.pushing = pushing
         self._quiet = 0
         """The number of blocks of :meth:`warned_later` that have begun and not ended."""
+
+    @property
+    def locks(self) -> tuple[Lock, ...]:
+        """The locks that :meth:`committed` takes."""
+        return () if self.pushing is None else (self.pushing.lock,)
 
     def committed(self, writer: StreamWriter | None) -> None:
         """Have the newest commit pushed."""

@@ -43,8 +43,8 @@ class EngineOptions(TypedDict, total=False):
             a tenth of their size. If None, what the window needs, at most a sixteenth of the memory of the machine, or
             of the control group, or 256 MB where that is more; 64 MB with ``mode="a"``; never more than a quarter of
             what this process may still take.
-        commit_rows, commit_seconds: ``add`` commits after so many rows, or so many seconds. A process that is killed
-            loses what it added after that.
+        commit_rows, commit_seconds: ``add`` begins a commit after so many rows, or so many seconds, which a thread
+            writes. A process that is killed loses what it added after the last one that was written.
         seed: the seed of the sampler's random generator; from the system's entropy if None. It is not used with a
             checkpoint, which has its own random state.
         remote: URL that the store is pushed to in the background (``s3://bucket/name``); see ``docs/remote.md``. Where

@@ -89,6 +89,11 @@ class Task(Generic[Result]):
         """True if the result is there."""
         return self._call is None
 
+    @property
+    def mine(self) -> bool:
+        """True if this thread is at it."""
+        return self._turn._is_owned()  # type: ignore[attr-defined,no-any-return]
+
     def run(self) -> None:
         """Make the call, unless that is done, or another thread is at it."""
         if self._turn.acquire(blocking=False):
@@ -142,7 +147,7 @@ def _give(task: Task[Any]) -> None:
 
 
 def _serve(tasks: queue.SimpleQueue[Task[Any]]) -> None:
-    helpers.add(threading.get_ident())
+    helpers[threading.get_ident()] = ()
     while True:
         with contextlib.suppress(BaseException):  # such as that no memory is left: who needs the result meets it again
             tasks.get().run()

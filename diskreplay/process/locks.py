@@ -55,13 +55,28 @@ _python: list[tuple[int, Any]] = []
 """The signals whose handlers at the last look were Python's, with these."""
 _came: dict[int, FrameType | None] = {}
 """The signals that wait, in the order in which they came."""
-helpers: set[int] = set()
-"""The threads for which others wait while they hold locks: these never wait for a lock themselves."""
+helpers: dict[int, tuple[Lock, ...]] = {}
+"""The threads for which others wait while they hold locks, each with the only locks that it waits for itself."""
 
 
 def in_main_thread() -> bool:
     """Tell whether this thread is the one that handles signals."""
     return get_ident() == _main
+
+
+@contextlib.contextmanager
+def waiting_only_for(*locks: Lock) -> Iterator[None]:
+    """Have this thread wait for no other :class:`Lock` in a block: others wait for it while they hold some."""
+    thread = get_ident()
+    before = helpers.get(thread)
+    helpers[thread] = locks
+    try:
+        yield
+    finally:
+        if before is None:
+            helpers.pop(thread, None)  # another thread may get its number
+        else:
+            helpers[thread] = before
 
 
 def _note(number: int, frame: FrameType | None) -> None:
@@ -267,7 +282,7 @@ class Lock:
 
     def _may_wait(self) -> bool:
         """Return True; raise StateError in a thread for which the holder of the lock may be waiting."""
-        if get_ident() in helpers:
+        if self not in helpers.get(get_ident(), (self,)):
             raise StateError(
                 f"{self._what}: this call came from a finalizer that the garbage collector ran in a thread of "
                 "diskreplay, while another thread was using the buffer; call it in a thread of the program's own"

@@ -144,8 +144,8 @@ class ByteLog:
 
     @property
     def waiting_bytes(self) -> int:
-        """The number of bytes in RAM that wait for a commit."""
-        return self.end - self.waiting[0][0] if self.waiting else 0
+        """The number of bytes in RAM that no commit has taken."""
+        return self.end - self.column.end
 
     def append(self, data: Bytes, records: Sequence[Any] | None = None) -> None:
         """Append records, and enter them into the content."""

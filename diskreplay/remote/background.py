@@ -47,7 +47,7 @@ class BackgroundPush:
         self._waiting: list[queue.SimpleQueue[None]] = []
         """The queues that wake threads waiting for a push: such a thread holds no lock, so that handlers may run."""
         self._process = os.getpid()
-        self._lock = Lock(f"the pushes to {push.url!r}")
+        self.lock = Lock(f"the pushes to {push.url!r}")
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         """Wakes the thread that pushes: it looks again what there is to do."""
         self._newest: Commit | None = None
@@ -79,7 +79,7 @@ class BackgroundPush:
         """Note that there is a newer commit, or checkpoint, and start a thread if none is at work."""
         if os.getpid() != self._process:
             return  # a forked process writes nothing, and pushes nothing
-        with self._lock:
+        with self.lock:
             if self._newest is None:
                 self._push.sent.begin = commit.begin
             if self._newest is None or self._push.sent.sequence >= self._newest.sequence:
@@ -108,7 +108,7 @@ class BackgroundPush:
             raise StateError("this process was forked from the one that pushes: open a stream of its own")
         stop = None if timeout is None else time.monotonic() + timeout
         woken: queue.SimpleQueue[None] = queue.SimpleQueue()
-        with self._lock:
+        with self.lock:
             self._waiting.append(woken)
             if not isinstance(self._error, RemoteError):
                 self._error = None  # of an attempt that is over: there may be room on the disk now
@@ -119,12 +119,12 @@ class BackgroundPush:
                 with contextlib.suppress(queue.Empty):
                     woken.get(timeout=left)
         finally:
-            with self._lock:
+            with self.lock:
                 self._waiting.remove(woken)
 
     def _still(self, asked: int, stop: float | None, timeout: float | None) -> float:
         """Return the seconds to wait before looking again, 0 if it is done; raise what :meth:`wait` does."""
-        with self._lock:
+        with self.lock:
             if self._done < asked:
                 if isinstance(self._error, RemoteConflictError):
                     self._said, self._unsaid = str(self._error), ""
@@ -150,7 +150,7 @@ class BackgroundPush:
 
     def new_conflict(self) -> str | None:
         """Return, once, a conflict that no second try would mend."""
-        with self._lock:
+        with self.lock:
             if not self._unsaid:
                 return None
             self._said, self._unsaid = self._unsaid, ""
@@ -158,7 +158,7 @@ class BackgroundPush:
 
     def newly_taken(self) -> tuple[str, ...]:
         """Return, once, the names of checkpoints that are not remote because another's has the name there."""
-        with self._lock:
+        with self.lock:
             found = tuple(name for name in self._push.sent.taken if name not in self._taken)
             self._taken = set(self._push.sent.taken)
             return found
@@ -166,7 +166,7 @@ class BackgroundPush:
     def stats(self) -> dict[str, Any]:
         """Return as JSON what was sent, how far that is behind, and what failed."""
         sent = self._push.sent
-        with self._lock:
+        with self.lock:
             newest, behind, lost = self._newest, 0, sent.lost_rows
             if newest is not None and newest.sequence > sent.sequence:
                 reached = sent.reached(newest)
@@ -195,7 +195,7 @@ class BackgroundPush:
                 self.wait(timeout)  # interrupted, it is not the end
         except Exception as error:
             left = error
-        with self._lock:
+        with self.lock:
             if not self._ended:
                 self._ended, self._left = True, left
                 self._wake()
@@ -204,7 +204,7 @@ class BackgroundPush:
     def _run(self) -> None:
         pause = FIRST_PAUSE
         while True:
-            with self._lock:
+            with self.lock:
                 if self._ended or self._done == self._asked:
                     self._at_work = False
                     return
@@ -226,7 +226,7 @@ class BackgroundPush:
                 self._pause(pause, lambda: self._asked != asked)  # noqa: B023
             else:
                 pause = FIRST_PAUSE
-                with self._lock:
+                with self.lock:
                     self._error, self._unsaid = None, ""
                     self._done = asked
                     self._wake()
@@ -239,7 +239,7 @@ class BackgroundPush:
                 self._woken.get(timeout=left)
 
     def _failed(self, error: Exception, last: bool = False) -> None:
-        with self._lock:
+        with self.lock:
             if last:
                 self._at_work = False
             self._failures += 1

@@ -16,6 +16,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -433,6 +434,39 @@ class ShardAppend:
     stored: Stored
 
 
+class Chunks(NamedTuple):
+    """Chunks of a write buffer, whatever becomes of the buffer: their bytes by group, first those that are there.
+
+    Of the parts the first ``skipped`` do not count.
+    """
+
+    encoded: list[bytes]
+    tasks: list[Task[list[bytes]]]
+    skipped: int
+
+    def parts(self) -> list[bytes]:
+        """Return the bytes of each group of each chunk, once all are compressed."""
+        return (self.encoded + [data for task in self.tasks for data in task.result()])[self.skipped :]
+
+
+class Taken(NamedTuple):
+    """What a commit takes of an array.
+
+    Attributes:
+        stop: one past the last chunk that is full.
+        chunks: the full chunks in RAM.
+        newest: the newest next observation, ``(num_envs, *shape)``, where one stands behind the last row.
+    """
+
+    stop: int
+    chunks: list[Chunks]
+    newest: NDArray[Any] | None
+
+    def parts(self) -> list[bytes]:
+        """Return the bytes of each group of the full chunks, once all are compressed."""
+        return [data for chunks in self.chunks for data in chunks.parts()]
+
+
 class WriteBuffer:
     """Chunks that follow each other, in RAM: their values until all are compressed, and their bytes.
 
@@ -471,12 +505,24 @@ class WriteBuffer:
         tasks = [background.submit(functools.partial(_encode, codec, part)) for part in parts]
         self._tasks, self.sealed = self._tasks + tasks, stop
 
-    def settle(self) -> None:
-        """Wait until what is sealed is compressed."""
-        new = [data for task in self._tasks for data in task.result()]
-        self._tasks, self.encoded, self.size = [], self.encoded + new, self.size + sum(map(len, new))
-        if self.sealed == self.stop:
+    def settle(self, wait: bool = True) -> None:
+        """Take over the bytes of what is compressed; ``wait`` until all is that is sealed."""
+        tasks = self._tasks if wait else [*itertools.takewhile(lambda task: task.done, self._tasks)]
+        new = [data for task in tasks for data in task.result()]
+        left, encoded, size = self._tasks[len(tasks) :], self.encoded + new, self.size + sum(map(len, new))
+        self._tasks, self.encoded, self.size = left, encoded, size
+        if self.sealed == self.stop and not left:
             self.values = None  # last: a reader looks here first
+
+    def taken(self, chunk: int) -> Chunks:
+        """Return the chunks from a number on that are compressed, or are being compressed."""
+        return Chunks(self.encoded, self._tasks, max(0, chunk - self.begin) * self.groups)
+
+    def waiting_bytes(self, chunk: int) -> int:
+        """Return the bytes of the compressed chunks from a number on."""
+        if chunk <= self.begin:
+            return self.size
+        return sum(map(len, self.encoded[(chunk - self.begin) * self.groups :]))
 
     def call_off(self) -> None:
         """Have nothing more compressed: nobody needs the rows any more."""
@@ -500,7 +546,10 @@ class WriteBuffer:
 
 
 class ColumnWriter(ColumnReader):
-    """A column that grows, not thread-safe: the stream serialises its writers."""
+    """A column that grows, not thread-safe: the stream serialises its writers.
+
+    What :meth:`take` gave may be read, staged and written while rows are appended.
+    """
 
     def __init__(
         self, files: fs.Files, directory: str, stream: str, column: StoredColumn, num_envs: int, identity: str
@@ -515,6 +564,10 @@ class ColumnWriter(ColumnReader):
         """The bytes of the last shard's file: what is added stands behind them."""
         self.buffers: dict[int, WriteBuffer] = {}
         """The write buffers with rows that no shard holds; row ``n`` stands in that of ``n // buffer_rows``."""
+        self._taken = 0
+        """One past the last chunk that a commit has taken."""
+        self._going = range(0)
+        """The rows of a commit that was begun and is not over, with the place of the newest next observation."""
         self._unsettled: collections.deque[WriteBuffer] = collections.deque()
 
     def lay_out(self, column: StoredColumn) -> None:
@@ -596,10 +649,10 @@ class ColumnWriter(ColumnReader):
         """
         self.end += 1
         if not self.end % self.buffer_rows:
-            self._seal(hurry, floor)
+            self.compress(hurry, floor)
             self._fresh()
 
-    def _seal(self, hurry: bool = False, floor: int = 0) -> None:
+    def compress(self, hurry: bool = False, floor: int = 0) -> None:
         """Have the full chunks compressed that are not yet, and forget the write buffers before row ``floor``."""
         full = self.end // self.column.chunk_rows
         newest = self.buffers.get((full - 1) // self.buffer_chunks)
@@ -608,7 +661,8 @@ class ColumnWriter(ColumnReader):
             newest.seal(self.column.codec.lightest if behind else self.column.codec, full)
             self._unsettled.append(newest)
         for number in [number for number in self.buffers if (number + 1) * self.buffer_rows <= floor]:
-            self.buffers.pop(number).call_off()
+            if (number + 1) * self.buffer_rows <= self._going.start or number * self.buffer_rows >= self._going.stop:
+                self.buffers.pop(number).call_off()
         while self._unsettled and (
             self._unsettled[0].done or len(self._unsettled) * self.buffer.nbytes > MAX_BACKLOG_BYTES
         ):
@@ -629,8 +683,8 @@ class ColumnWriter(ColumnReader):
                 self.end += len(part)
 
     def waiting_bytes(self) -> int:
-        """Return the encoded bytes in RAM of the chunks that are compressed and in no shard."""
-        return sum(buffer.size for buffer in self.buffers.values())
+        """Return the encoded bytes in RAM of the chunks that are compressed and that no commit has taken."""
+        return sum(buffer.waiting_bytes(self._taken) for buffer in [*self.buffers.values()])  # a thread may commit
 
     def rewind(self, end: int) -> None:
         """Take back the rows from ``end`` on, none of which is committed; interrupted, it can be done again."""
@@ -648,20 +702,18 @@ class ColumnWriter(ColumnReader):
             for later in [later for later in self.buffers if later > number]:
                 del self.buffers[later]
             self._write_to(buffer.values)
-        self.end = min(self.end, end)
+        self.end, self._taken = min(self.end, end), min(self._taken, first)
 
-    def full(self, floor: int = 0) -> tuple[int, list[bytes]]:
-        """Return the chunks in RAM that are full and not wholly before row ``floor``.
+    def take(self, floor: int, newest: bool) -> Taken:
+        """Return what a commit takes: the rows below ``end``, and all full chunks that are not wholly before ``floor``.
 
-        These are the number of the first, and the bytes of each group of it and of those that follow.
+        They stay in RAM until :meth:`publish`. ``newest`` tells that a next observation stands behind the last row.
         """
-        self._seal(floor=floor)
-        parts: list[bytes] = []
-        for buffer in self.buffers.values():
-            buffer.settle()
-            parts += buffer.encoded[max(0, floor // self.column.chunk_rows - buffer.begin) * self.groups :]
-        self._unsettled.clear()
-        return self.end // self.column.chunk_rows - len(parts) // self.groups, parts
+        self.compress(floor=floor)
+        stop = self._taken = self.end // self.column.chunk_rows
+        self._going = range(floor, self.end + 1)
+        chunks = [buffer.taken(floor // self.column.chunk_rows) for buffer in self.buffers.values()]
+        return Taken(stop, chunks, self.read_rows(self.end, self.end + 1)[0] if newest else None)
 
     def partial(self) -> list[bytes]:
         """Return the bytes of each group of the last chunk if it has rows that no shard holds, else nothing."""
@@ -672,18 +724,21 @@ class ColumnWriter(ColumnReader):
         values[:, filled:] = 0
         return _encode(self.column.codec, values)
 
-    def stage(self, first: int, parts: list[bytes]) -> list[ShardAppend]:
-        """Return what a commit must append so that chunks are in shards, as :meth:`full` gives them; change nothing."""
-        stop, appended = first + len(parts) // self.groups, []
+    def stage(self, stop: int, parts: list[bytes], rows: int) -> list[ShardAppend]:
+        """Return what a commit of rows below ``rows`` must append so that the chunks before ``stop`` are in shards.
+
+        ``parts`` are the bytes of each group of the last of them; nothing changes.
+        """
+        first, appended = stop - len(parts) // self.groups, []
         while first < stop:
             end = min(stop, (first // self.shard_chunks + 1) * self.shard_chunks)
             count = (end - first) * self.groups
-            appended.append(self._append(range(first, end), parts[:count]))
+            appended.append(self._append(range(first, end), parts[:count], rows))
             first, parts = end, parts[count:]
         return appended
 
-    def _append(self, new: range, parts: list[bytes]) -> ShardAppend:
-        """Return what must be appended to a shard so that it has new chunks."""
+    def _append(self, new: range, parts: list[bytes], end: int) -> ShardAppend:
+        """Return what a commit of rows below ``end`` must append to a shard so that it has new chunks."""
         shard = new[0] // self.shard_chunks
         goes_on = self.stored is not None and shard == self.stored.shard
         offset = self.append_at if goes_on else 0
@@ -696,7 +751,7 @@ class ColumnWriter(ColumnReader):
         ends = offset + np.cumsum(sizes).reshape(sizes.shape)
         entries = np.stack([ends - sizes, sizes], axis=2)
         index[new.start - first : new.stop - first] = entries
-        rows = min(self.end, new.stop * self.column.chunk_rows)
+        rows = min(end, new.stop * self.column.chunk_rows)
         parts.append(chunks.encode_index(index, self.seal(shard, rows)))
         stored = Stored.of(self.column, shard, offset + sum(map(len, parts)), rows)
         return ShardAppend(shard, offset, parts, new, entries, stored)
@@ -723,15 +778,18 @@ class ColumnWriter(ColumnReader):
                 self.entries.extend(np.full((first - self.entries.end, self.groups, 2), -1, np.int64))
             self.entries.write(first, append.entries)
             self.stored, self.append_at = append.stored, append.stored.size
-        self.committed = end
+        self.committed, self._going = end, range(0)
         if appended:
             self.stored_rows = appended[-1].stored.rows  # only now: until here these rows were read from RAM
             for number in [number for number in self.buffers if (number + 1) * self.buffer_rows <= self.stored_rows]:
                 del self.buffers[number]
         first = max(self.stored_rows, floor) // self.column.chunk_rows
         for buffer in self.buffers.values():
+            buffer.settle(wait=False)
             if buffer.begin < (kept := min(first, buffer.sealed)):
                 buffer.keep(kept, buffer.sealed)
+        while self._unsettled and self._unsettled[0].done:
+            self._unsettled.popleft().settle()
 
     def describe(self, shard: int) -> None:
         """Make the array's document hold ``shard``, and its layout, before its first shard has a name."""

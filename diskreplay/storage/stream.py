@@ -1,12 +1,15 @@
 """One stream: its tables, their commit, recovery and eviction.
 
-A commit, in order: append full chunks, and an index of each shard, to the shards, if they are worth it, and fsync them;
-append to the tail a block with all rows that neither a shard nor the tail holds, and fsync it; replace the stream's
-``zarr.json``, which holds the commit record; take the new record over in RAM; then unlink the shards that no row of the
-new window, no context row and no checkpoint needs, and the tails that nobody reads any more.
+A commit is begun while nobody adds rows (:meth:`StreamWriter.begin`): its tables are fixed, and what it takes of each
+array. From then on rows may be added, and another thread may write its files (:meth:`StreamWriter.write`), in order:
+append full chunks, and an index of each shard, to the shards, if they are worth it, and fsync them; append to the tail
+a block with all rows that neither a shard nor the tail holds, and fsync it; replace the stream's ``zarr.json``, which
+holds the commit record; take the new record over in RAM; then unlink the shards that no row of the new window, no
+context row and no checkpoint needs, and the tails that nobody reads any more.
 
 Every step that changes files, or publishes in RAM what became durable, runs inside :meth:`StreamWriter.fail_stop`: it
-holds signals back and marks the writer as failed first, and only a complete step clears the mark.
+holds signals back and marks the writer as failed first, and only a complete step clears the mark. While another thread
+writes a commit, there is no mark: :meth:`StreamWriter.stopped_by` stops the writer once something went wrong.
 
 Recovery, on opening to write: take the lock, sync the directories in which a killed writer may have renamed files, cut
 the tail and the last shards back to their committed bytes, or to those that checkpoints need, remove tails and shards
@@ -24,6 +27,8 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
+from numpy.typing import NDArray
+
 from diskreplay.errors import (
     CorruptionError,
     DamageWarning,
@@ -39,7 +44,7 @@ from diskreplay.process.locks import held_back
 from diskreplay.schema.columns import PATCH_TABLE, START, Column, Schema
 from diskreplay.storage import chunks, metadata, tail
 from diskreplay.storage import files as fs
-from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend
+from diskreplay.storage.column import ColumnReader, ColumnWriter, ShardAppend, Taken
 from diskreplay.storage.commit import (
     NO_START,
     NO_TAIL,
@@ -72,6 +77,26 @@ _known: dict[str, tuple[bytes, Commit]] = {}
 """Bytes of a record, and what they say, by the stream's path."""
 
 AnyColumn = TypeVar("AnyColumn", bound=ColumnReader)
+
+
+@dataclasses.dataclass(frozen=True)
+class Begun:
+    """A commit that was begun: what it makes durable, whatever is added from then on.
+
+    Attributes:
+        record: its record, but for the arrays, the tail, and its place after the one before.
+        taken: what it takes of each array, by path.
+        closing: True to have shards hold the chunks that are not full, too.
+    """
+
+    record: Commit
+    taken: dict[str, Taken]
+    closing: bool
+
+    def compress(self) -> None:
+        """Wait until all full chunks are compressed, or compress them here."""
+        for one in self.taken.values():
+            one.parts()
 
 
 class _Stream(Generic[AnyColumn]):
@@ -171,7 +196,7 @@ class StreamReader(_Stream[ColumnReader]):
 
 
 class StreamWriter(_Stream[ColumnWriter]):
-    """A stream whose lock this object holds; its methods are not thread-safe."""
+    """A stream whose lock this object holds; not thread-safe, but rows may come during :meth:`write`."""
 
     def __init__(
         self,
@@ -203,6 +228,8 @@ class StreamWriter(_Stream[ColumnWriter]):
         self.gate = core.Gate()
         """What bars the store from use; the engine has the same one."""
         self._failure: WriteFailedError | None = None
+        self.untold: BaseException | None = None
+        """The error that stopped the writer in a thread of its own: :meth:`check` raises it, once."""
         self.sampled = 0
         """The transitions that were drawn, by the count of a rate limiter; the next commit makes it durable."""
         self.last_checkpoint = 0
@@ -482,7 +509,16 @@ class StreamWriter(_Stream[ColumnWriter]):
         return sum(column.waiting_bytes() for column in self.columns.values())
 
     def check(self) -> None:
-        """Raise StateError if nothing can be committed any more, so that no rows are taken either."""
+        """Raise StateError if nothing can be committed any more, so that no rows are taken either.
+
+        If nobody was told yet why, raise the error that stopped the writer.
+        """
+        if self.untold is not None:
+            error, self.untold = self.untold, None
+            try:
+                raise error
+            finally:
+                del error  # whose traceback has this call
         if self.failure:
             lost = self.end - self.commit_record.end
             raise StateError(
@@ -541,17 +577,28 @@ class StreamWriter(_Stream[ColumnWriter]):
         with held_back():
             self.cut_short = True
             self.failure = WriteFailedError(0, f"{action} {self.path!r} was cut short; reopen the store")
-            try:
-                with fs.translate(action, self.path):
-                    yield
-            except WriteFailedError as error:
-                self.failure = type(error)(*error.args)  # without the traceback, which would keep files open
-                self.cut_short = False
-                raise
-            except BaseException as error:
-                self.failure = WriteFailedError(0, f"{action} {self.path!r} was cut short: {error!r}; reopen the store")
-                raise
+            with self.stopped_by(action):
+                yield
             self.failure = None
+
+    @contextlib.contextmanager
+    def stopped_by(self, action: str, *, aside: bool = False) -> Iterator[None]:
+        """Run a block; what cuts it short stops the writer, as in :meth:`fail_stop`. Until then others go on.
+
+        With ``aside`` the error goes no further, and waits for the next :meth:`check`.
+        """
+        try:
+            with fs.translate(action, self.path):
+                yield
+        except BaseException as error:
+            failure = WriteFailedError(0, f"{action} {self.path!r} was cut short: {error!r}; reopen the store")
+            if refused := isinstance(error, WriteFailedError):
+                failure = type(error)(*error.args)  # without the traceback, which would keep files open
+            if aside:
+                self.untold = type(error)(*error.args) if refused else error
+            self.cut_short, self.failure = not refused, failure
+            if not aside:
+                raise
 
     def commit(
         self,
@@ -564,36 +611,65 @@ class StreamWriter(_Stream[ColumnWriter]):
     ) -> Commit:
         """Make every row durable and move the window's first row to ``begin``; ``publish`` guards the readers.
 
+        The other arguments are those of :meth:`begin`.
+        """
+        self.check()
+        begun = self.begin(begin, needed, capacity, closing=closing)
+        with self.fail_stop("committing"):
+            return self.write(begun, publish)
+
+    def begin(
+        self, begin: int, needed: Mapping[str, int], capacity: int | None = None, *, closing: bool = False
+    ) -> Begun:
+        """Begin a commit of every row, with the window's first row at ``begin``; nobody adds rows meanwhile.
+
+        From then on rows may be added. One commit is begun at a time, and :meth:`write` ends it.
+
         Args:
             needed: for each table but that of the rows, the first entry that is needed; where it is lower than before,
                 or missing, it stays.
             capacity: the capacity of the window; it stays if None.
-            closing: True to have shards hold the chunks that are not full, too.
+            closing: True to have shards hold the chunks that are not full, too; then no rows may be added.
         """
-        self.check()
         before = self.commit_record
         tables = {ROWS: rows_table(begin, self.end, self.schema.context)}
         for path, column in self.columns.items():
             if (table := table_of(path)) != ROWS:
                 first = max(needed.get(table, 0), before.table(table).begin)
                 tables[table] = Table(first, column.end, first)
-        record = dataclasses.replace(before, tables=tables, capacity=before.capacity if capacity is None else capacity)
-        staged = self._staged(record, closing)
-        record = record.next(
-            arrays={**before.arrays, **{path: appended[-1].stored for path, appended in staged.items()}},
-            **self.counts,
+        record = dataclasses.replace(
+            before, tables=tables, capacity=before.capacity if capacity is None else capacity, **self.counts
         )
-        with self.fail_stop("committing"):
-            for top in sorted({path.partition("/")[0] for path in staged if table_of(path) != ROWS}):
-                self._make_arrays(top, record)
-            self._append(staged)
-            record = self._block(record)
-            self.replace_record(record)
-            with publish:
-                for path, column in self.columns.items():
-                    column.publish(staged.get(path, []), column.end, record.of(path).needed_from)
-                self.commit_record = record
-            self._evict(publish)
+        taken = {
+            path: column.take(record.of(path).needed_from, self.has_newest(path, record))
+            for path, column in self.columns.items()
+        }
+        for path, column in self.columns.items():
+            if column.stored is None and table_of(path) != ROWS and (closing or taken[path].stop):
+                column.lay_out(record.column(path, column.column))  # now it is known how many there will be
+        return Begun(record, taken, closing)
+
+    def write(self, begun: Begun, publish: contextlib.AbstractContextManager[object]) -> Commit:
+        """Write the files of a commit that was begun, and publish it; rows may be added meanwhile.
+
+        ``publish`` guards the readers, and whoever adds. The caller has the writer stopped by what cuts this short:
+        :meth:`fail_stop`, or :meth:`stopped_by` where others go on.
+        """
+        staged = self._staged(begun)
+        before = self.commit_record.arrays
+        record = begun.record.next(
+            arrays={**before, **{path: appended[-1].stored for path, appended in staged.items()}}
+        )
+        for top in sorted({path.partition("/")[0] for path in staged if table_of(path) != ROWS}):
+            self._make_arrays(top, record)
+        self._append(staged)
+        record = self._block(record, newest={path: one.newest for path, one in begun.taken.items()})
+        self.replace_record(record)
+        with publish:
+            for path, column in self.columns.items():
+                column.publish(staged.get(path, []), record.of(path).end, record.of(path).needed_from)
+            self.commit_record = record
+        self._evict(publish)
         return record
 
     @property
@@ -601,33 +677,37 @@ class StreamWriter(_Stream[ColumnWriter]):
         """True if chunks that are not full would go to shards when the stream is closed."""
         return any(column.stored_rows < column.end for column in self.columns.values())
 
-    def _staged(self, record: Commit, closing: bool) -> dict[str, list[ShardAppend]]:
+    def _staged(self, begun: Begun) -> dict[str, list[ShardAppend]]:
         """Return what goes to shards: by table, all full chunks, if they outweigh their indexes or fill a shard."""
+        record, taken, closing = begun.record, begun.taken, begun.closing
         tables: dict[str, dict[str, ColumnWriter]] = {}
         for path, column in self.columns.items():
             if closing or record.of(path).end > self.commit_record.of(path).end:
                 tables.setdefault(table_of(path), {})[path] = column
         staged: dict[str, list[ShardAppend]] = {}
         for columns in tables.values():
-            found = {path: column.full(record.of(path).needed_from) for path, column in columns.items()}
-            full = {path: new for path, new in found.items() if new[1]}
-            for path in columns if closing else full:
-                if columns[path].stored is None and table_of(path) != ROWS:  # now it is known how many there will be
-                    columns[path].lay_out(record.column(path, columns[path].column))
-            if not (closing or _outweigh(columns, full, self.pushed)):
+            found = {path: taken[path].parts() for path in columns}
+            full = {path: parts for path, parts in found.items() if parts}
+            if not (closing or _outweigh(columns, taken, full, self.pushed)):
                 full = {}
             for path in columns if closing else full:
-                first, parts = found[path]
-                appended = columns[path].stage(first, parts)
-                if closing and (last := columns[path].partial()):
-                    whole = columns[path].stage(first, parts + last)
-                    appended = appended if columns[path].mostly_dead(whole[-1]) else whole
+                column, stop, end = columns[path], taken[path].stop, record.of(path).end
+                appended = column.stage(stop, found[path], end)
+                if closing and (last := column.partial()):
+                    whole = column.stage(stop + 1, found[path] + last, end)
+                    appended = appended if column.mostly_dead(whole[-1]) else whole
                 if appended:
                     staged[path] = appended
         return staged
 
-    def _block(self, record: Commit, begin: bool = False, oldest: int | None = None) -> Commit:
-        """Append a record's block to the tail, durably, and return the record with its place in the tail."""
+    def _block(
+        self, record: Commit, begin: bool = False, oldest: int | None = None,
+        newest: Mapping[str, NDArray[Any] | None] | None = None,
+    ) -> Commit:  # fmt: skip
+        """Append a record's block to the tail, durably, and return the record with its place in the tail.
+
+        ``newest`` are the newest next observations, if rows may have been added since.
+        """
         live = {path: max(record.stored_rows(path), record.of(path).needed_from) for path in self.columns}
         begin = self.tail.begins(live) or begin
         number = None
@@ -635,20 +715,29 @@ class StreamWriter(_Stream[ColumnWriter]):
             cuts = () if not self.tail.tail.number else self._cuts()
             named = (cut.tail.number for cut in cuts)
             number = max([record.tail.number, *named, *tail.on_disk(self.files, self.scratch)]) + 1
-        parts, logged, newest = [], {}, {}
+        if newest is None:
+            end = record.end
+            newest = {
+                path: column.read_rows(end, end + 1)[0] if self.has_newest(path, record) else None
+                for path, column in self.columns.items()
+            }
+        parts: list[tail.Part] = []
         for path, column in self.columns.items():
             behind = -1 if begin else self.tail.logged.get(path, -1)
-            first, stop = max(live[path], behind), record.of(path).end
-            logged[path] = stop
-            if self.has_newest(path, record):
-                newest[path] = column.read_rows(stop, stop + 1).tobytes()
-                if first == behind and column.read_rows(first, first + 1).tobytes() == self.tail.newest.get(path):
-                    first += 1  # the newest next observation of the block before, which has become a row
-                stop += 1
+            first, end, last = max(live[path], behind), record.of(path).end, newest[path]
+            if last is not None and first == behind:
+                row = last if first == end else column.read_rows(first, first + 1)
+                # If it is the newest next observation of the block before, that has become a row.
+                first += row.tobytes() == self.tail.newest.get(path)
+            stop = end + (last is not None)
             if first < stop:
-                parts.append(tail.Part.of(path, first, column.read_rows(first, stop)))
+                rows = column.read_rows(first, stop)
+                if last is not None:
+                    rows[-1] = last
+                parts.append(tail.Part.of(path, first, rows))
         placed = self.tail.append(record.to_json(), parts, number, oldest)
-        self.tail.logged, self.tail.newest = logged, newest
+        self.tail.logged = {path: record.of(path).end for path in self.columns}
+        self.tail.newest = {path: last.tobytes() for path, last in newest.items() if last is not None}
         return dataclasses.replace(record, tail=placed)
 
     def _replace(self, record: Commit, begin: bool = False, oldest: int | None = None) -> None:
@@ -832,15 +921,19 @@ def identity(schema: Schema, commit: Commit, path: str) -> str:
     return f"{schema.identity}/{commit.stream}/{path}"
 
 
-def _outweigh(columns: Mapping[str, ColumnWriter], full: Mapping[str, tuple[int, list[bytes]]], pushed: bool) -> bool:
+def _outweigh(
+    columns: Mapping[str, ColumnWriter], taken: Mapping[str, Taken], full: Mapping[str, list[bytes]], pushed: bool
+) -> bool:
     """Tell whether full chunks of arrays outweigh the indexes that would follow them, or one fills its shard.
 
     Where they are ``pushed``, whether those of one array are a quarter of a shard, or ``PUSHED_BYTES``.
     """
-    counts = {path: len(parts) // columns[path].groups for path, (_, parts) in full.items()}
-    if any(first % (size := columns[path].shard_chunks) + counts[path] >= size for path, (first, _) in full.items()):
-        return True
-    sizes = [sum(map(len, parts)) for _, parts in full.values()]
+    counts = {path: len(parts) // columns[path].groups for path, parts in full.items()}
+    for path, count in counts.items():
+        size = columns[path].shard_chunks
+        if (taken[path].stop - count) % size + count >= size:
+            return True
+    sizes = [sum(map(len, parts)) for parts in full.values()]
     if pushed:
         quarter = any(4 * count >= columns[path].shard_chunks for path, count in counts.items())
         return quarter or any(size >= PUSHED_BYTES for size in sizes)

@@ -77,6 +77,7 @@ def test_extend_is_add_many_times(path: str, config: Config, special: float) -> 
     buffer.close()
 
 
+@pytest.mark.usefixtures("commits_at_once")
 def test_commits_come_as_they_come_with_add(path: str) -> None:
     config = CONFIGS[0]
     with recorded_in(config, path, commit_rows=7) as (buffer, recording):
@@ -146,6 +147,7 @@ def shown(buffer: dr.ReplayBuffer) -> list[Any]:
     return [held, patches, [[[np.asarray(value).tolist() for value in leaf] for leaf in leaves] for leaves in values]]
 
 
+@pytest.mark.usefixtures("commits_at_once")
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("continuity", ["flags", "observations"])

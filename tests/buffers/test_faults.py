@@ -143,6 +143,7 @@ def test_going_back_to_a_checkpoint_fails_anywhere(tmp_path: pathlib.Path) -> No
     assert ends == {23, 32}
 
 
+@pytest.mark.usefixtures("commits_at_once")
 def test_an_automatic_commit_that_fails_keeps_the_row(tmp_path: pathlib.Path) -> None:
     files = FaultyFiles()
     recording = Recording(SMALL)
@@ -150,6 +151,7 @@ def test_an_automatic_commit_that_fails_keeps_the_row(tmp_path: pathlib.Path) ->
     recording.add(buffer, 9)
     files.fail_at(0)
     before = recording.log.end
+    recording.add(buffer, 1)
     with pytest.raises(DiskFullError):
         recording.add(buffer, 1)
     assert buffer.stats()["streams"]["0"]["end"] == before + 1

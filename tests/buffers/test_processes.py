@@ -31,7 +31,7 @@ import diskreplay as dr
 
 warnings.simplefilter("ignore", dr.errors.MisuseWarning)  # episodes follow each other without a first observation
 path, stream, rows, enough = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-with dr.ReplayBuffer.open(path, stream=stream, commit_rows=7, commit_seconds=1e9) as buffer:
+with dr.ReplayBuffer.open(path, stream=stream, commit_rows=1 << 20, commit_seconds=1e9) as buffer:
     row = buffer.stats()["streams"][stream]["end"]
     print(row, flush=True)
     while row < rows or not os.path.exists(enough):
@@ -39,6 +39,7 @@ with dr.ReplayBuffer.open(path, stream=stream, commit_rows=7, commit_seconds=1e9
         buffer.add(obs, row % 6, float(row), following, False, row % 10 == 9)
         row += 1
         if row % 7 == 0:
+            buffer.commit()
             print(row, flush=True)
 print(row)
 """

@@ -151,6 +151,7 @@ def test_a_window_of_one_transition(path: str) -> None:
         recording.check(buffer)
 
 
+@pytest.mark.usefixtures("commits_at_once")
 def test_automatic_commits_by_rows_and_seconds(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with recorded_in(PLAIN, path, commit_rows=5) as (buffer, recording):
         for end in range(1, 23):

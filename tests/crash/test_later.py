@@ -13,7 +13,7 @@ from helpers.effort import examples, stride
 from helpers.testing import small_thresholds
 
 import diskreplay as dr
-from diskreplay.engine import engine
+from diskreplay.engine import commits
 
 LATER: dict[str, Any] = {"state": ((2,), np.float32), "wide": ((300,), np.float32)}
 """One in RAM, one on disk."""
@@ -73,7 +73,7 @@ WORKLOADS: dict[str, str] = {
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_values_after_a_crash_at_every_operation(workload: str, small: bool) -> None:
     with small_thresholds() if small else contextlib.nullcontext(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "COMMIT_BYTES", 1 << 30)  # the tale says when it commits
+        patch.setattr(commits, "COMMIT_BYTES", 1 << 30)  # the tale says when it commits
         tale = Tale(12 if workload == "evictions" else 1000)
         tales.scripted(WORKLOADS[workload])(tale)
         assert tale.points > 50
@@ -82,7 +82,7 @@ def test_values_after_a_crash_at_every_operation(workload: str, small: bool) -> 
 @pytest.mark.parametrize("seed", range(examples(20, least=3)))
 def test_values_through_crash_after_crash(seed: int) -> None:
     with small_thresholds(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "COMMIT_BYTES", 1 << 30)
+        patch.setattr(commits, "COMMIT_BYTES", 1 << 30)
         told = Tale(20)
 
         def more(rng: random.Random) -> None:

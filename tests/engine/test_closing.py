@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import line
+from helpers.commits import settled
 from helpers.line import add
 from helpers.patience import PATIENCE
 from helpers.robot import ACTION, Robot, walk
@@ -144,11 +145,13 @@ def test_a_recording_notes_it_too(path: str, background: bool) -> None:
     with dr.Record(Robot(50), path, background=background, files=files, commit_rows=4) as env:
         walk(env, 4)
         env.buffer.engine.settle()
+        settled(env.buffer)
 
         def until_refused() -> None:
             while True:
                 env.step(ACTION)
                 env.buffer.engine.settle()
+                settled(env.buffer)
 
         error = block(files, env, until_refused)
         assert isinstance(error, WriteFailedError)

@@ -23,7 +23,7 @@ from helpers.recording import Recording, reopen
 from helpers.testing import small_thresholds
 
 import diskreplay as dr
-from diskreplay.engine import engine
+from diskreplay.engine import commits
 from diskreplay.errors import InputError
 from diskreplay.native import core
 from diskreplay.schema.columns import CONTINUES, START, ZEROS
@@ -94,7 +94,7 @@ def test_both_ways_write_the_same(tmp_path: pathlib.Path, config: Config, specia
             small_thresholds() if small else contextlib.nullcontext(),
             mock.patch("secrets.token_hex", lambda size=8, numbers=numbers: f"{next(numbers):0{2 * size}x}"),
             mock.patch("time.time", return_value=1e9),
-            mock.patch.object(engine, "COMMIT_BYTES", 1 << 30),  # when that many wait depends on threads
+            mock.patch.object(commits, "COMMIT_BYTES", 1 << 30),  # when that many wait depends on threads
             compiled(ever=ever) as answers,
         ):
             buffer = config.create(str(path))

@@ -41,6 +41,12 @@ def filled(rows=777, name="", **more):
     add(rb, rows)
     return rb
 
+def slow_disk():  # a commit that was begun is still being written when the program goes on
+    import time
+    from diskreplay.storage.local_files import LocalFile
+    sync = LocalFile.sync
+    LocalFile.sync = lambda file: (time.sleep(0.1), sync(file))
+
 def kept():
     assert rows_in(path, mode="r+") == 777
 """
@@ -77,6 +83,9 @@ def rows_of(path: str) -> int:
         late = threading.Timer(0.3, add, (rb, 77))  # no daemon: it ends before the interpreter
         late.start()
         """,
+        "slow_disk(); rb = filled(commit_rows=776)",
+        "slow_disk(); rb = filled(commit_rows=776); del rb; kept()",
+        "slow_disk(); rb = filled(770, commit_rows=100); add(rb, 7)",
         """
         rb = filled(776)
         added, never = threading.Event(), threading.Event()
@@ -229,6 +238,20 @@ def test_what_was_committed_survives_os_exit(path: str) -> None:
             files.heal()
     """, path, errors="77 rows since the last commit are lost")  # fmt: skip
     assert rows_of(f"{path}2") == 700
+
+
+@pytest.mark.long
+def test_a_commit_that_failed_beside_the_program_is_said_at_its_end(path: str) -> None:
+    run("""
+        from diskreplay.storage.local_files import LocalFiles
+        from helpers.testing import FaultyFiles
+        files = FaultyFiles(LocalFiles())
+        rb = filled(700, files=files, commit_rows=77)
+        rb.commit()
+        files.fail_at(0)
+        add(rb, 77)
+    """, path, errors="77 rows since the last commit are lost")  # fmt: skip
+    assert rows_of(path) == 700
 
 
 @pytest.mark.long

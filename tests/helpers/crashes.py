@@ -8,6 +8,7 @@ import itertools
 import random
 from collections.abc import Iterator
 
+from helpers.commits import settled
 from helpers.testing import WRITES, FaultyFiles, Operation, SimulatedDisk
 
 import diskreplay as dr
@@ -17,11 +18,13 @@ def kill(buffer: dr.ReplayBuffer) -> None:
     """Leaves the store as a killed process would: nothing more is written, and the system gives the lock back."""
     writer = buffer.engine.streams.writer
     assert writer is not None
+    settled(buffer)
     writer.release()
 
 
 def die(buffer: dr.ReplayBuffer) -> None:
     """Likewise, of an open store whose ``close`` would write: it does nothing from now on."""
+    settled(buffer)
     buffer.engine.streams.release()
     buffer.engine.gate.closed = True
 

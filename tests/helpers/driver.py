@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from helpers.commits import settled
 from helpers.crashes import kill
 from helpers.line import OPEN
 
@@ -61,6 +62,7 @@ class Driver(abc.ABC):
 
     def settle(self, before: int) -> None:
         """Where the buffer has committed by itself, as its sequence tells, the model has."""
+        settled(self.buffer)
         if self.sequence() != before:
             self.committed = self.model.copy()
 

@@ -49,7 +49,9 @@ def add(buffer: dr.ReplayBuffer, column: ColumnWriter, rows: int) -> None:
     for _ in range(rows):
         frame = rng.integers(0, 255, (30, 30), np.uint8)
         buffer.add(frame, 0, 0.0, frame, False, False)
-    column.full()  # waits for their compression
+    column.compress()
+    for each in column.buffers.values():
+        each.settle()
 
 
 def waiting(column: ColumnWriter) -> int:

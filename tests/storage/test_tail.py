@@ -208,8 +208,8 @@ class Array:
         self.writer.resume(len(held) > 0)
 
     def commit(self, needed_from: int = 0, closing: bool = False) -> None:
-        first, parts = self.writer.full()
-        appended = self.writer.stage(first, parts + (self.writer.partial() if closing else []))
+        taken, last = self.writer.take(0, False), self.writer.partial() if closing else []
+        appended = self.writer.stage(taken.stop + bool(last), taken.parts() + last, self.writer.end)
         for append in appended:
             self.disk.open(self.writer.shard_path(append.shard), write=True).pwrite(append.parts, append.offset)
         self.writer.publish(appended, self.writer.end, 0)
@@ -228,15 +228,16 @@ def test_a_chunk_that_was_not_full_is_completed(together: bool) -> None:
     array = Array(together)
     array.writer.append(rows(0, 6))
     array.commit(closing=True)
-    assert (array.writer.stored_rows, array.writer.full(), array.writer.partial()) == (6, (1, []), [])
+    taken = array.writer.take(0, False)
+    assert (array.writer.stored_rows, taken.stop, taken.parts(), array.writer.partial()) == (6, 1, [], [])
     assert array.read(0, 6) == rows(0, 6).tolist()
     size = array.writer.append_at
     array.resume(array.writer.stored, 0, 6, rows(6, 7, plus=100))
     assert array.writer.read_rows(0, 7).tolist() == [*rows(0, 6).tolist(), *rows(6, 7, plus=100).tolist()]
     assert array.writer.append_at == size
     array.writer.append(rows(6, 13))
-    first, parts = array.writer.full()
-    assert (first, len(parts)) == (1, 2 * array.writer.groups), "the one that was not full, too"
+    taken = array.writer.take(0, False)
+    assert (taken.stop, len(taken.parts())) == (3, 2 * array.writer.groups), "the one that was not full, too"
     array.commit()
     assert array.writer.stored_rows == 12
     assert array.read(0, 12) == rows(0, 12).tolist()
