@@ -83,12 +83,15 @@ def family(item: pytest.Item) -> str:
 
 def covering(cases: list[pytest.Item]) -> set[pytest.Item]:
     """Few of a family's cases, in which each value of each parameter occurs."""
-    missing = set().union(*map(values, cases))
-    kept = set(cases[:1])
+    each = {case: values(case) for case in cases}
+    if len(each[cases[0]]) < 2:
+        return set(cases)
+    missing = set().union(*each.values())
+    kept = set()
     while missing:
-        best = max(cases, key=lambda case: len(values(case) & missing))
+        best = max(cases, key=lambda case: len(each[case] & missing))
         kept.add(best)
-        missing -= values(best)
+        missing -= each[best]
     return kept
 
 
