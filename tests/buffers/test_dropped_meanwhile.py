@@ -158,7 +158,7 @@ CALLS: dict[str, Callable[[dr.ReplayBuffer], object]] = {
 }
 
 
-@pytest.mark.long(quick=4)
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("call", CALLS)
 def test_what_is_read_is_right_or_said_to_be_dropped(writer: Writer, call: str) -> None:
     drops(writer, CALLS[call])

@@ -107,7 +107,7 @@ def test_every_operation(
     monkeypatch.setattr(concurrent.futures, "ThreadPoolExecutor", Inline)
     if workload == "resized_streams":
         monkeypatch.setattr(schema, "RESIDENT_COLUMN_BYTES", 400)  # vectors leave RAM on the way
-    story = Story(config, random_losses=examples(1), sampler=dr.Proportional, every=stride(300, "crash points"))
+    story = Story(config, random_losses=examples(1), sampler=dr.Proportional, every=stride(600, "crash points"))
     WORKLOADS[workload](story)
     found = f"{story.points:,} crash points, {len(story.states):,} different disks, {story.checked:,} of them checked"
     record_property("figures", f"{workload}, {config.name}: {found}")

@@ -42,7 +42,7 @@ class Tale(tales.Tale):
     """
 
     def __init__(self, sampler: Any, capacity: int = 100) -> None:
-        super().__init__(capacity, stride(40, "crash points"), sampler=sampler)
+        super().__init__(capacity, stride(120, "crash points"), sampler=sampler)
         self.found: list[State] = [([], [])]
         self.marked = True
 

@@ -11,11 +11,12 @@ import json
 import sys
 
 import numpy as np
+from helpers.effort import stride
 from helpers.kernel_calls import CALLS, KernelCall
 
 MOST = 40
 """More allocations than any call makes."""
-TIMES = 100
+TIMES = 100 // stride(5, "refusals of memory")
 
 
 def called_without(number: int, call: KernelCall) -> tuple[object, bool]:
