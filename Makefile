@@ -5,11 +5,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Modules are compiled when they are imported, not all of them when they are installed.
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 # Whatever the environment says of bytecode: else each process that a test starts compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
+# A download that broke off is tried once more, after what pip tries itself.
+TWICE := sh -c '"$$@" || { echo "Once more: $$*" >&2; "$$@"; }' twice
 # Twice quiet: errors are printed, warnings (as root, of a cache) are not.
-PIP_INSTALL := $(PIP) -qq
+PIP_INSTALL := $(TWICE) $(PIP) -c constraints.txt -qq
 # Some of what is downloaded is large.
 export PIP_DEFAULT_TIMEOUT ?= 60
 export PIP_RETRIES ?= 10
@@ -142,7 +144,7 @@ $(VENV)/.dev-stamp: $(INPUTS) | $(VENV)/.build-stamp
 # With a C++ compiler torchrl's priorities are built for this torch, which takes a minute.
 $(VENV)/.interop-stamp: $(INPUTS) tests/interop/build_torchrl.py | $(VENV)/.build-stamp
 	$(PIP_INSTALL) -e '.[dev,interop]'
-	$(PIP_INSTALL) --no-deps xuance 'd3rlpy>=2.8,<3' 'robomimic>=0.3,<0.4' 'dopamine-rl>=4.1,<5'
+	$(PIP_INSTALL) --no-deps xuance d3rlpy robomimic dopamine-rl
 	$(PIP_INSTALL) --no-deps --ignore-requires-python pearll==0.4.1
 	$(BIN)/python tests/interop/build_torchrl.py
 	touch $@
@@ -150,14 +152,14 @@ $(VENV)/.interop-stamp: $(INPUTS) tests/interop/build_torchrl.py | $(VENV)/.buil
 # Other libraries' own tests; those that a source distribution brings.
 build/suites/.stamp: tests/interop/suites/sources.txt | $(BIN)/python
 	mkdir -p build/suites
-	$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps --no-binary stable-baselines3 \
+	$(TWICE) $(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps --no-binary stable-baselines3 \
 		-d build/suites -r $<
 	touch $@
 
-$(OLDEST)/.stamp: pyproject.toml constraints-oldest.txt $(NATIVE)
+$(OLDEST)/.stamp: pyproject.toml constraints.txt constraints-oldest.txt $(NATIVE)
 	$(call new_environment,$(OLDEST))
-	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
-		-e '.[arrow]' hypothesis 'pytest>=9' pytest-xdist
+	$(TWICE) $(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-oldest.txt \
+		-e '.[arrow]' $$(grep -E '^(hypothesis|pytest)' constraints.txt)
 	touch $@
 
 $(VENV)/.docs-stamp: $(INPUTS) | $(VENV)/.build-stamp
@@ -166,20 +168,21 @@ $(VENV)/.docs-stamp: $(INPUTS) | $(VENV)/.build-stamp
 
 $(BROWSER)/.stamp: $(INPUTS)
 	$(call new_environment,$(BROWSER))
-	$(BROWSER)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[browser]'
+	$(TWICE) $(BROWSER)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	touch $@
 
 $(DISTRIBUTED)/.stamp: pyproject.toml constraints-distributed.txt $(NATIVE)
 	$(call new_environment,$(DISTRIBUTED))
-	$(DISTRIBUTED)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-distributed.txt -e '.[distributed]'
+	$(TWICE) $(DISTRIBUTED)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-distributed.txt \
+		-e '.[distributed]'
 	touch $@
 
 $(ROBOTS)/.stamp: pyproject.toml constraints-robots.txt $(NATIVE)
 	$(call new_environment,$(ROBOTS))
-	$(ROBOTS)/bin/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints-robots.txt \
+	$(TWICE) $(ROBOTS)/bin/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints-robots.txt \
 		-e '.[robots]'
-	$(ROBOTS)/bin/python -m pip install -qq --disable-pip-version-check --no-compile --no-deps -c constraints-robots.txt \
-		lerobot torchvision
+	$(TWICE) $(ROBOTS)/bin/python -m pip install -qq --disable-pip-version-check --no-compile --no-deps \
+		-c constraints-robots.txt lerobot torchvision
 	touch $@
 
 $(VENV)/.bench-stamp: $(INPUTS) | $(VENV)/.build-stamp

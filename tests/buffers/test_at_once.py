@@ -136,7 +136,7 @@ def by_python() -> Iterator[None]:
         yield
 
 
-@pytest.mark.long(quick=6)
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("config", KINDS, ids=repr)
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: repr(sampler()))
 def test_a_program_draws_the_same_both_ways(tmp_path: pathlib.Path, config: Config, sampler: Any) -> None:
@@ -149,7 +149,7 @@ def test_a_program_draws_the_same_both_ways(tmp_path: pathlib.Path, config: Conf
     assert sum(done) > len(done) / 6  # by environment most batch sizes are refused
 
 
-@pytest.mark.long(quick=6)
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("config", CACHED, ids=repr)
 @pytest.mark.parametrize("sampler", SAMPLERS[:2], ids=lambda sampler: repr(sampler()))
 def test_frames_that_the_cache_holds_are_the_same_both_ways(
@@ -172,7 +172,7 @@ SEQUENCES = (
 )
 
 
-@pytest.mark.long(quick=6)
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("view", SEQUENCES, ids=repr)
 @pytest.mark.parametrize("config", [KINDS[1], KINDS[3], CACHED[0], CACHED[2], CACHED[4]], ids=repr)
 @pytest.mark.parametrize("sampler", SAMPLERS[:2], ids=lambda sampler: repr(sampler()))

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from helpers.effort import stride
 from helpers.few_files import few_files
 from helpers.testing import FaultyFiles, Operation
 
@@ -98,7 +99,7 @@ def right(reader: dr.ReplayBuffer) -> int:
 @pytest.mark.parametrize("sampler", [None, dr.Uniform()])
 def test_the_newest_is_opened_whatever_is_dropped_meanwhile(writer: Writer, sampler: Any) -> None:
     """At each operation of the opening."""
-    for number in range(10_000):
+    for number in range(0, 10_000, stride(5, "operations of an opening")):
         before = writer.round
         files = at(number, writer.go_on)
         with dr.ReplayBuffer.open(writer.path, mode="r", checkpoint="latest", sampler=sampler, files=files) as reader:
@@ -113,8 +114,8 @@ def test_the_newest_is_opened_whatever_is_dropped_meanwhile(writer: Writer, samp
 
 @pytest.mark.long
 def test_one_that_is_named_is_whole_or_said_to_be_dropped(writer: Writer) -> None:
-    refused = 0
-    for number in range(10_000):
+    step, refused = stride(3, "operations of an opening"), 0
+    for number in range(0, 10_000, step):
         name, before = f"round-{writer.round}", writer.round
         files = at(number, writer.go_on)
         with told(name) as said, dr.ReplayBuffer.open(writer.path, mode="r", checkpoint=name, files=files) as reader:
@@ -124,7 +125,7 @@ def test_one_that_is_named_is_whole_or_said_to_be_dropped(writer: Writer) -> Non
         refused += len(said)
         if writer.round == before:
             break
-    assert 3 < refused < number
+    assert 3 < refused * step < number
 
 
 def drops(writer: Writer, call: Callable[[dr.ReplayBuffer], object]) -> None:
@@ -157,7 +158,7 @@ CALLS: dict[str, Callable[[dr.ReplayBuffer], object]] = {
 }
 
 
-@pytest.mark.long(quick=4)
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("call", CALLS)
 def test_what_is_read_is_right_or_said_to_be_dropped(writer: Writer, call: str) -> None:
     drops(writer, CALLS[call])
@@ -188,7 +189,7 @@ def test_the_newest_is_listed_whatever_is_dropped_meanwhile(writer: Writer) -> N
 
 @pytest.mark.long
 def test_a_check_beside_it_finds_no_damage(writer: Writer) -> None:
-    step, number = 7, 0
+    step, number = 7 * stride(3, "operations of a check"), 0
     while True:
         before = writer.round
         assert not verify(writer.path, files=at(number, writer.go_on)).problems

@@ -55,7 +55,7 @@ def rows(recording: Recording, count: int, special: float) -> list[dict[str, Any
     return found
 
 
-@pytest.mark.long(quick=10)
+@pytest.mark.long(quick=5)
 @pytest.mark.parametrize("config", [*CONFIGS, *RAGGED], ids=lambda config: config.name)
 @pytest.mark.parametrize("special", [0.0, 0.02, 0.3])
 def test_extend_is_add_many_times(path: str, config: Config, special: float) -> None:

@@ -21,7 +21,7 @@ import diskreplay as dr
 from diskreplay.errors import CorruptionError, DiskFullError, StateError, StoreNotFoundError, WriteFailedError
 
 SMALL = Config("small", Leaf((3, 12), frames=3, axis=0), frame_stack=3, capacity=16, chunk_rows=2, shard_rows=4)
-STRIDE = stride(13, "places of failing writes")
+STRIDE = stride(29, "places of failing writes")
 
 
 def stepped(path: str, files: FaultyFiles) -> tuple[dr.ReplayBuffer, Recording]:

@@ -469,7 +469,7 @@ def test_a_crash_at_every_operation_of_a_checkpoint(tmp_path: pathlib.Path) -> N
         expected = {"one": [mixture.sample(3).index.tolist() for _ in range(3)]}
         for log, buffer in zip(logs, buffers, strict=True):
             log.add(buffer, 3)
-        images = images_of(disk, files, stride(7, "crash points of a mixture"))
+        images = images_of(disk, files, stride(11, "crash points of a mixture"))
         mixture.checkpoint("two")
         expected["two"] = [mixture.sample(3).index.tolist() for _ in range(3)]
         mixture.drop_checkpoint("one")
@@ -516,7 +516,7 @@ def test_an_interrupted_sample_leaves_the_shares(tmp_path: pathlib.Path) -> None
     pair = Pair(VECTORS, tmp_path, rows=20)
     with dr.Mixture(pair.buffers, fractions=(1, 2)) as mixture:
         interrupts, tried = Interrupts(KeyboardInterrupt), 0
-        for at in range(5, 300, stride(10, "interrupts of a mixture")):
+        for at in range(5, 300, stride(23, "interrupts of a mixture")):
             if interrupts.interrupt(at, lambda: mixture.sample(4)) is not None:
                 tried += 1
             mixture._shares.checked(mixture._given)

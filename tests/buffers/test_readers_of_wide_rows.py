@@ -15,8 +15,8 @@ from gymnasium import spaces
 
 import diskreplay as dr
 
-ENVS, WIDTH = 64, 100
-"""A row has 6,400 numbers; a ring of rows of more than 4,096 once began shorter than the others."""
+ENVS, WIDTH = 64, 65
+"""A row has 4,160 numbers; a ring of rows of more than 4,096 once began shorter than the others."""
 OPTIONS: dict[str, Any] = {"commit_rows": 1 << 30, "commit_seconds": 1e9}
 
 

@@ -15,7 +15,7 @@ class Tale(tales.Tale):
     """Rows, and a file that says how many they were."""
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(capacity, stride(900, "crash points"))
+        super().__init__(capacity, stride(1800, "crash points"))
 
     @staticmethod
     def seen(buffer: dr.ReplayBuffer) -> tales.Seen:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from helpers.configs import Config
@@ -81,18 +79,6 @@ CASES = [
 ]  # fmt: skip
 
 
-class Inline(concurrent.futures.Executor):
-    """Compresses at once: a thousand stores are opened, and starting threads for each would take longest."""
-
-    def __init__(self, *arguments: object) -> None:
-        pass
-
-    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> concurrent.futures.Future[Any]:
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        future.set_result(work(*arguments))
-        return future
-
-
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::diskreplay.errors.SamplerWarning")  # priorities go with a crash, which it says
 @pytest.mark.parametrize(
@@ -104,10 +90,9 @@ def test_every_operation(
     record_property: pytest.RecordProperty,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(concurrent.futures, "ThreadPoolExecutor", Inline)
     if workload == "resized_streams":
         monkeypatch.setattr(schema, "RESIDENT_COLUMN_BYTES", 400)  # vectors leave RAM on the way
-    story = Story(config, random_losses=examples(1), sampler=dr.Proportional, every=stride(300, "crash points"))
+    story = Story(config, random_losses=examples(1), sampler=dr.Proportional, every=stride(600, "crash points"))
     WORKLOADS[workload](story)
     found = f"{story.points:,} crash points, {len(story.states):,} different disks, {story.checked:,} of them checked"
     record_property("figures", f"{workload}, {config.name}: {found}")

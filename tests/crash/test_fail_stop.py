@@ -251,7 +251,7 @@ def test_a_full_disk_refuses_going_back_before_rows_are_given_up() -> None:
 @pytest.mark.parametrize("times", [1, None])
 def test_a_close_that_cannot_move_rows_to_shards_loses_nothing(times: int | None) -> None:
     """All rows are committed; their move may fail at each operation, once or for good, and close says nothing."""
-    place, failed = 0, True
+    step, place, failed = stride(7, "operations of a close"), 0, True
     while failed:
         disk = SimulatedDisk()
         files = FaultyFiles(disk)
@@ -269,7 +269,7 @@ def test_a_close_that_cannot_move_rows_to_shards_loses_nothing(times: int | None
                 lives.add(again, 3)
             with reopened(files=survivor, mode="r") as reader:
                 assert lives.check_all(reader) == 50
-        place += 1
+        place += step
     assert place > 20
 
 

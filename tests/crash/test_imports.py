@@ -55,5 +55,5 @@ def test_an_import_that_dies_anywhere_is_begun_again(dataset: pathlib.Path) -> N
         assert verify(path).ok
         assert diff(path, whole) is None
         shutil.rmtree(path)
-        at += stride(29, "places of a kill")
+        at += stride(61, "places of a kill")
     assert at > 100

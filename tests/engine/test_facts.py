@@ -205,7 +205,7 @@ class Driver(driver.Driver):
             run.facts.update(told)
 
 
-@pytest.mark.long(quick=5)
+@pytest.mark.long(quick=3)
 @pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("seed", range(examples(40, least=6)))
 def test_facts_are_those_of_the_model(tmp_path: pathlib.Path, seed: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -160,7 +161,7 @@ class Story:
 
 
 @pytest.mark.long
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     moves=st.lists(st.sampled_from(MOVES)),
     many=st.booleans(), capacity=st.sampled_from([3, 7, 500]), seed=st.integers(0, 99),

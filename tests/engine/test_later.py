@@ -146,7 +146,7 @@ def values_in(path: Any, **options: Any) -> list[float]:
         return list(reader.get(reader.items()).extra["v"].tolist())
 
 
-@pytest.mark.long(quick=3)
+@pytest.mark.long(quick=2)
 @pytest.mark.usefixtures("both_thresholds")
 @pytest.mark.parametrize("seed", range(examples(50, least=7)))
 def test_values_are_those_of_the_model(tmp_path: pathlib.Path, seed: int) -> None:

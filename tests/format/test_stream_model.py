@@ -54,7 +54,7 @@ def test_random_programs_lose_nothing() -> None:
     assert all(counts[what] for what in ("reads", "tails cut", "tails unlinked"))
 
 
-@pytest.mark.long(quick=2)
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_schedule_of_two_preemptions_loses_nothing(name: str) -> None:
     """With every outcome of a loss of power after each step."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from helpers.effort import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diskreplay.formats.core.names import natural
@@ -25,6 +26,7 @@ def test_names_in_their_order(names: list[str]) -> None:
         assert sorted(random.Random(seed).sample(names, len(names)), key=natural) == names
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.lists(st.integers(0, 10**30), min_size=2, max_size=2), unique_by=tuple), st.integers(1, 12))
 def test_numbers_decide_whatever_digits_they_have(numbers: list[list[int]], digits: int) -> None:
     names = {f"a{one:0{digits}}_b{two}.npz": (one, two) for one, two in numbers}
@@ -32,6 +34,7 @@ def test_numbers_decide_whatever_digits_they_have(numbers: list[list[int]], digi
 
 
 @pytest.mark.long
+@settings(max_examples=examples(100))
 @given(st.text(), st.text())
 def test_any_two_names_have_an_order(one: str, two: str) -> None:
     assert (natural(one) < natural(two)) == (one != two and not natural(two) < natural(one))

@@ -11,7 +11,8 @@ import pytest
 from formats.roundtrip import TERMINATED, TRUNCATED, store
 from formats.test_minari import episodes, made
 from gymnasium import spaces
-from hypothesis import given
+from helpers.effort import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diskreplay import formats
@@ -44,6 +45,7 @@ def source(rewards: list[list[float]], size: int = 3, open_end: bool = False, **
 REWARD = st.sampled_from([0.0, 1.0, 2.0, 1e30, -3.0, float("nan"), float("inf"), float("-inf")])
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.lists(REWARD, min_size=1, max_size=6), max_size=8), st.integers(1, 7), st.booleans())
 def test_against_lists(rewards: list[list[float]], size: int, open_end: bool) -> None:
     facts = tuple({"number": number} for number in range(len(rewards)))

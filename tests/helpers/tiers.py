@@ -5,6 +5,9 @@ A case that takes more than 0.3 s of processor time, its own and its children's,
 these as its mark says, one by default: always the same ones, chosen so that every parameter varies. Where the mark
 gives a reason none of them is run: the reason names the test that stands in.
 
+Where several ``parametrize`` (or fixtures) multiply, the quick form runs so many of the short cases that each value of
+each of them occurs: 10 formats by 3 kinds of images are 10 cases or a few more, not 30.
+
 On CI `make test` fails where a case without the mark takes more than 3 s. What is used for the first time does not
 count: imports are paid before the first case, fixtures of more than one case are left out.
 """
@@ -60,23 +63,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def left_out(items: list[pytest.Item]) -> set[pytest.Item]:
     """The cases that the quick form does not run."""
-    families: dict[str, list[pytest.Item]] = {}
-    short: set[str] = set()
-    for item in items:
-        if item.get_closest_marker("long"):
-            families.setdefault(family(item), []).append(item)
-        else:
-            short.add(family(item))
+    long: dict[str, list[pytest.Item]] = {}
+    short: dict[str, list[pytest.Item]] = {}
+    for item in sorted(items, key=lambda item: zlib.crc32(item.name.encode())):
+        cases = long if item.get_closest_marker("long") else short
+        cases.setdefault(family(item), []).append(item)
     left: set[pytest.Item] = set()
-    for name, cases in families.items():
-        kept = 0 if name in short else quick(cases)
-        left.update(sorted(cases, key=lambda item: zlib.crc32(item.name.encode()))[kept:])
+    for name, items in long.items():
+        left.update(items[0 if name in short else quick(items) :])
+    for items in short.values():
+        left.update(set(items) - covering(items))
     return left
 
 
 def family(item: pytest.Item) -> str:
     """The test function of a case."""
     return item.nodeid.partition("[")[0]
+
+
+def covering(cases: list[pytest.Item]) -> set[pytest.Item]:
+    """Few of a family's cases, in which each value of each parameter occurs."""
+    each = {case: values(case) for case in cases}
+    if len(each[cases[0]]) < 2:
+        return set(cases)
+    missing = set().union(*each.values())
+    kept = set()
+    while missing:
+        best = max(cases, key=lambda case: len(each[case] & missing))
+        kept.add(best)
+        missing -= each[best]
+    return kept
+
+
+def values(case: pytest.Item) -> set[tuple[int, str]]:
+    """Each ``parametrize`` of a case, and what pytest calls its value, or values, there."""
+    return set(enumerate(case.callspec._idlist)) if hasattr(case, "callspec") else set()
 
 
 def quick(cases: list[pytest.Item]) -> int:
@@ -99,13 +120,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is collected stays to the end: the collector of garbage looks through it no more."""
+    """What is collected stays to the end: the collector of garbage looks through it no more, and comes less often."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(5_000)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -136,7 +136,7 @@ def test_any_one_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, d
     files = sorted(file for file in store.rglob("*") if file.is_file() and (file.stat().st_size or damage == "deleted"))
     assert len([file for file in files if file.name.startswith(tail.NAME)]) > 3
     rng = np.random.default_rng(len(files))
-    for file in files[int(rng.integers(16)) :: stride(16, "files of a store")]:
+    for file in files[int(rng.integers(16)) :: stride(32, "files of a store")]:
         kept, at = file.read_bytes(), int(rng.integers(1 << 32))
         DAMAGES[damage](file, at)
         answers = read(store, "r"), read(store, "r", CHECKPOINT)

@@ -45,7 +45,7 @@ def check(buffer: dr.ReplayBuffer) -> None:
     assert buffer.episodes == fresh
 
 
-@pytest.mark.long(quick=5)
+@pytest.mark.long(quick=3)
 @settings(max_examples=examples(150, least=15), deadline=None)
 @given(
     st.sampled_from([1, 3]), st.integers(1, 30), st.sampled_from([0.0, 0.1, 0.5]), st.integers(0, 1 << 30),

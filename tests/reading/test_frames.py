@@ -131,7 +131,7 @@ def compare(buffer: dr.ReplayBuffer, planned: list[bool]) -> None:
     assert planned
 
 
-@pytest.mark.long(quick=4)
+@pytest.mark.long(quick=2)
 @pytest.mark.parametrize("config", CONFIGS + WIDE + DEFAULT_CHUNKS, ids=repr)
 def test_as_python(path: str, config: Config) -> None:
     """Beside rows that no commit holds, another stream, eviction, a fork, going back; with all sizes of the cache."""

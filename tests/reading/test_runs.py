@@ -91,7 +91,7 @@ def created(path: str, frames: Frames, chunk_rows: int, stack: int, **options: A
     )  # fmt: skip
 
 
-@pytest.mark.long(quick=4)
+@pytest.mark.long(quick=3)
 @pytest.mark.own_thresholds
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_kept_in_which_form(path: str, case: str) -> None:
@@ -116,7 +116,7 @@ def test_what_is_kept_in_which_form(path: str, case: str) -> None:
                 assert found["raw"]["bytes"] >= found["raw"]["rows"] * frames[0].nbytes
 
 
-@pytest.mark.long(quick=3)
+@pytest.mark.long(quick=2)
 @pytest.mark.parametrize("cache_bytes", [0, 3000, 30_000, None])
 @pytest.mark.parametrize("case", ["grey, a stack of 4", "one row a chunk", "colour, channels last", "noise"])
 def test_as_from_the_disk(path: str, case: str, cache_bytes: int | None) -> None:

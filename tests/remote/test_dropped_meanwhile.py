@@ -68,7 +68,7 @@ CALLS: dict[str, Callable[[dr.ReplayBuffer], object]] = {
 }
 
 
-@pytest.mark.long(quick=3)
+@pytest.mark.long
 @pytest.mark.parametrize("call", CALLS)
 def test_what_is_read_is_right_or_said_to_be_dropped(call: str, tmp_path: pathlib.Path) -> None:
     trainer = Trainer(tmp_path)

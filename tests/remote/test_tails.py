@@ -89,7 +89,7 @@ def test_a_push_that_ends_between_tail_and_record(tmp_path: pathlib.Path) -> Non
 def test_a_tail_is_opened_with_its_record(tmp_path: pathlib.Path, short_lived: None) -> None:
     """It goes while shards are put, or before it was opened: then the newer record is read."""
     life, base = pushed(tmp_path / "a", 5)
-    for at in range(0, 60, stride(5, "requests of a push")):
+    for at in range(0, 60, stride(11, "requests of a push")):
         objects = base.copy()
         faulty = FaultyObjects(objects)
         faulty.decide = at_request(at, lambda: [life.add(5) for _ in range(3)] and None)
@@ -214,7 +214,7 @@ def test_a_reader_whose_tail_went_reads_the_newer_record(tmp_path: pathlib.Path,
     """A tail is left, and removed, at any request of a reader that opens, or refreshes."""
     life, objects = pushed(tmp_path / "a", 5)
     went = 0
-    for at in range(0, 40, stride(5, "requests of a reader")):
+    for at in range(0, 40, stride(11, "requests of a reader")):
         faulty, windows = FaultyObjects(objects), [sorted(life.window())]
 
         def happens(windows: list[Rows] = windows) -> None:
@@ -240,7 +240,7 @@ def test_a_reader_whose_tail_went_reads_the_newer_record(tmp_path: pathlib.Path,
 def test_a_trainers_checkpoint_whose_tail_is_removed_meanwhile(tmp_path: pathlib.Path, short_lived: None) -> None:
     """It is of a newer record then, whole; one that goes on where a checkpoint stands keeps what that one keeps."""
     life, objects = pushed(tmp_path / "a", 5)
-    for at in range(0, 30, stride(5, "requests of a checkpoint")):
+    for at in range(0, 30, stride(11, "requests of a checkpoint")):
         faulty = FaultyObjects(objects)
         with reader(faulty, tmp_path / f"m{at}") as trainer:
             before = sorted(rows_of(trainer))
@@ -297,7 +297,8 @@ def test_a_checkpoint_of_a_thousand_streams_succeeds_at_the_first_try(
     clock = types.SimpleNamespace(now=0.0)
     monkeypatch.setattr(push, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
     _, objects = pushed(tmp_path / "a", 3)
-    streams = [Collector(objects, number, clock) for number in range(1, 1001)]
+    count = 1000 // stride(5, "streams of a checkpoint")
+    streams = [Collector(objects, number, clock) for number in range(1, count + 1)]
 
     def go_on(seconds: float, put: bool = True) -> None:
         end = clock.now + seconds
@@ -331,7 +332,7 @@ def test_a_checkpoint_of_a_thousand_streams_succeeds_at_the_first_try(
     faulty.decide = decide
     began = clock.now
     assert RemoteCheckpoints(store, files).write(checkpoint, {}, None) is (behind < push.KEPT_SECONDS)
-    assert behind > push.KEPT_SECONDS or 5 < clock.now - began < 60
+    assert behind > push.KEPT_SECONDS or count / 200 < clock.now - began < 60
     assert (document_key("first") in objects.data) is (behind < push.KEPT_SECONDS)
 
 
@@ -340,7 +341,7 @@ def test_a_live_stream_is_pulled(tmp_path: pathlib.Path, short_lived: None) -> N
     """At any request its writer pushes, leaves tails and makes a checkpoint."""
     life, objects = pushed(tmp_path / "a", 20, "c", 3)
     push = life.push(objects)
-    for at in range(0, 60, stride(11, "requests of pull")):
+    for at in range(0, 60, stride(23, "requests of pull")):
         faulty, windows = FaultyObjects(objects), [sorted(life.window())]
         made = f"at-{at}"
 

@@ -46,7 +46,7 @@ def test_an_old_process_that_goes_on_changes_nothing(tmp_path: pathlib.Path) -> 
     Push(Store(life.path, LocalFiles()), "0", counted).run()
     life.add(15)
     life.push(FaultyObjects(base.copy()))
-    for index in range(0, 12, stride(5, "requests of another process")):
+    for index in range(0, 12, stride(11, "requests of another process")):
         objects = base.copy()
         zombie = Push(Store(life.path, LocalFiles()), "0", objects)
         zombie.run()
@@ -90,7 +90,7 @@ def test_copies_that_disturb_each_other_never_mix_rows(tmp_path: pathlib.Path) -
     counted = FaultyObjects(base.copy())
     other.push(counted)
     outcomes = set()
-    for index in range(0, len(counted.requests), stride(5, "requests of another process")):
+    for index in range(0, len(counted.requests), stride(11, "requests of another process")):
         objects = base.copy()
         faulty = FaultyObjects(objects)
         conflicts = []
@@ -222,7 +222,7 @@ def test_a_checkpoint_within_going_back_is_whole_or_refused(tmp_path: pathlib.Pa
     counted = FaultyObjects(base.copy())
     life.push(counted)
     seen = set()
-    for index in range(0, len(counted.requests), stride(5, "requests of another process")):
+    for index in range(0, len(counted.requests), stride(11, "requests of another process")):
         objects = base.copy()
         faulty, other = FaultyObjects(objects), FaultyObjects(objects)
         buffer = reader(other, tmp_path / f"m{index}")

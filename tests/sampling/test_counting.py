@@ -117,7 +117,7 @@ class Driver(driver.Driver):
         self.committed = self.model.copy()
 
 
-@pytest.mark.long(quick=6)
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("seed", range(examples(40, least=8)))
 def test_counts_are_those_of_the_model(tmp_path: pathlib.Path, seed: int) -> None:
     Driver(tmp_path / "a.replay", seed).run(60)

@@ -72,7 +72,7 @@ def check(buffer: dr.ReplayBuffer, size: int) -> int:
     return len(wanted(buffer, size))
 
 
-@pytest.mark.long(quick=6)
+@pytest.mark.long(quick=3)
 @pytest.mark.parametrize("seed", range(examples(24, least=8)))
 def test_groups_are_those_of_the_definition(tmp_path: pathlib.Path, seed: int) -> None:
     """Through eviction, commits, kills, returns to checkpoints, a second stream, and a reader beside them."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.effort import examples
 from helpers.testing import Interrupts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +33,7 @@ def taken(batches: list[list[np.ndarray]]) -> list[int]:
     return [int(item) for step in steps for batch in step for item in batch]
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(SIZES, st.integers(0, 3))
 def test_each_item_once_an_epoch_in_the_order_of_the_seed(sizes: tuple[int, int, int], seed: int) -> None:
     items, batch_size, world_size = sizes
@@ -49,7 +50,7 @@ def test_each_item_once_an_epoch_in_the_order_of_the_seed(sizes: tuple[int, int,
             assert len(set(lengths)) == 1, "no rank waits for another"
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(SIZES, st.data())
 def test_stopped_anywhere_and_gone_on_with_other_ranks(sizes: tuple[int, int, int], data: st.DataObject) -> None:
     items = sizes[0]
@@ -73,7 +74,7 @@ def test_stopped_anywhere_and_gone_on_with_other_ranks(sizes: tuple[int, int, in
         assert all(one.epoch == state["epoch"] + 1 for one in after)
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(SIZES, st.data())
 def test_the_same_ranks_go_on_with_the_same_batches(sizes: tuple[int, int, int], data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, sizes[2] - 1), "rank")
@@ -87,7 +88,7 @@ def test_the_same_ranks_go_on_with_the_same_batches(sizes: tuple[int, int, int],
         assert found == [batch.tolist() for batch in whole]
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(1, 60), st.integers(1, 5), st.integers(1, 4))
 def test_drop_last_gives_whole_batches(items: int, batch_size: int, world_size: int) -> None:
     if items < batch_size * world_size:

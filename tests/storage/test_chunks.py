@@ -55,7 +55,7 @@ def test_chunks_that_are_cut_or_another_size(codec: Codec) -> None:
             chunks.decode(codec, chunks.seal(lie), np.empty_like(values))
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 10)) | st.just((-1, -1)), min_size=6, max_size=6))
 def test_an_index_comes_out_as_it_went_in(entries: list[tuple[int, int]]) -> None:
     given_entries = np.array(entries, np.int64).reshape(3, 2, 2)

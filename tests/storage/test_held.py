@@ -269,7 +269,7 @@ def test_one_that_nobody_may_touch_stays_and_the_writer_goes_on(path: pathlib.Pa
 
 def crashes() -> Iterator[SimulatedDisk]:
     """The disk after a kill, or a loss of power, at each operation of dropping what cannot move, and of evicting."""
-    step = stride(5, "operations of a drop in place")
+    step = stride(11, "operations of a drop in place")
     for number in itertools.count(step - 1, step):
         disk = SimulatedDisk()
         with made("/a.replay", files=disk) as buffer:

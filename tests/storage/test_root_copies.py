@@ -140,7 +140,7 @@ def test_copies_of_a_store_have_it(store: pathlib.Path) -> None:
 
 def crashes(deed: str) -> Iterator[tuple[SimulatedDisk, bool]]:
     """The disk after a crash at each operation of a deed, and whether the deed had ended."""
-    for number in itertools.count(0, stride(7, f"operations of {deed}")):
+    for number in itertools.count(0, stride(13, f"operations of {deed}")):
         disk = SimulatedDisk()
         files = FaultyFiles(disk)
         if deed != "create":

@@ -717,6 +717,8 @@ def test_a_shard_that_would_be_mostly_dead_leaves_its_rows_in_the_tail(monkeypat
     for end in range(1, 50):
         with opened(disk) as buffer:
             lives.add(buffer, 1)
+        if end % stride(3, "rows of a tail"):
+            continue
         newest = record(disk)
         with opened(disk, mode="r") as reader:
             assert lives.check_all(reader) == end

@@ -100,7 +100,7 @@ def write(path: str, rows: int, small: bool) -> None:
 def test_readers_beside_a_writer_never_see_another_row(path: str, process: bool) -> None:
     """One that goes on, and others that are opened; the writer is a process or a thread."""
     lives.create(path, 2, ROWS).close()
-    rows = 20 * examples(20, "commits beside a reader", least=4)
+    rows = 20 * examples(20, "commits beside a reader")
     writer = (
         multiprocessing.get_context("spawn").Process(target=write, args=(path, rows, True))
         if process

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import os
 import pathlib
 import random
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from diskreplay.storage.files import File, Files, Kind
 
@@ -396,10 +397,11 @@ def _apply(change: _Change, names: Callable[[_Directory], dict[str, _Node]]) -> 
             names(where)[name] = node
 
 
-def _parts(path: str) -> Iterator[str]:
+@functools.lru_cache(1 << 14)
+def _parts(path: str) -> list[str]:
     if not path.startswith("/"):
         raise ValueError(f"paths of a simulated disk are absolute, got {path!r}")
-    return (part for part in path.split("/") if part)
+    return [part for part in path.split("/") if part]
 
 
 def _error(number: int, path: str) -> OSError:
