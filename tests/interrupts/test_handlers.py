@@ -22,7 +22,7 @@ from helpers.threads import beside, held, together
 from interrupts.handlers import SIGNALS, SUBJECTS, handled, run
 
 import diskreplay as dr
-from diskreplay import interrupts
+from diskreplay.process import locks as interrupts
 from diskreplay.engine import forks
 from diskreplay.errors import StateError
 from diskreplay.ops.verify import verify
