@@ -28,7 +28,7 @@ import numpy as np
 from helpers import view_model
 from helpers.configs import Config
 from helpers.model import Leaf, Log, RaggedLeaf, arguments
-from helpers.odds import chances_of
+from helpers.odds import ALPHA, EPSILON, by_formula, chances_of
 from helpers.recording import Recording
 from helpers.testing import SimulatedDisk
 from interrupts import own
@@ -340,19 +340,10 @@ class Replay(Program):
             self.priorities = [states[fits.index(True)]]
 
     def chances(self, sampler: Any, ids: list[int], state: dict[int, float]) -> np.ndarray:
-        """By the formulas of Schaul et al. (2016)."""
-        if isinstance(sampler, dr.RankBased):
-            values = {each: state.get(each, 1.0) for each in ids}
-            ranked = sorted(ids, key=lambda each: (-values[each], -each))
-            masses = {each: rank**-ALPHA for rank, each in enumerate(ranked, 1)}
-        else:
-            masses = {each: (state[each] + EPSILON if each in state else 1.0) ** ALPHA for each in ids}
-        found = np.array([masses[each] for each in ids])
-        if not sampler.to_json().get("by_env"):
-            return found / found.sum()
-        envs = np.array(ids) % self.log.num_envs
-        totals = np.bincount(envs, found)
-        return found / totals[envs] / np.count_nonzero(totals)
+        told = [state.get(each, np.nan) for each in ids]
+        return by_formula(
+            sampler, ids, told, np.array(ids) % self.log.num_envs if sampler.to_json().get("by_env") else None
+        )
 
     def check_reader(self, checkpoint: str | None = None) -> None:
         """Somebody who opens the store now sees what was committed."""
@@ -427,9 +418,6 @@ class Replay(Program):
         self.more(7)
         self.buffer.close()
         self.check_reader()
-
-
-ALPHA, EPSILON = 0.6, 1e-6
 
 
 proportional = functools.partial(dr.Proportional, alpha=ALPHA, beta=0.4, epsilon=EPSILON)

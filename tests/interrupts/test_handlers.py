@@ -22,10 +22,10 @@ from helpers.threads import beside, held, together
 from interrupts.handlers import SIGNALS, SUBJECTS, handled, run
 
 import diskreplay as dr
-from diskreplay.process import locks as interrupts
 from diskreplay.engine import forks
 from diskreplay.errors import StateError
 from diskreplay.ops.verify import verify
+from diskreplay.process import locks as interrupts
 from diskreplay.process.locks import Lock, held_back, undisturbed
 
 BOX, ACTION = spaces.Box(-9, 9, (3,), np.float32), spaces.Discrete(4)
