@@ -97,20 +97,29 @@ METHODS = {
 
 
 def children() -> Iterator[Case]:
+    draws, refused = "the child draws its own batches", "the child gets `StateError`"
     for beside, (by, method) in itertools.product((False, True), METHODS.items()):
+        many = "count" if beside and method == "os.fork" else 2
         what = "of a reader" + " from which threads draw" * beside
-        yield Case(
-            "child", by, what, f"reader_is_copied(path, {method!r}, {beside})", "the child draws its own batches"
-        )
+        yield Case("child", by, what, f"reader_is_copied(path, {method!r}, {many}, {beside})", draws)
     for beside, (by, method) in itertools.product((False, True), METHODS.items()):
-        does, wanted = "the child gets `StateError`", "StateError: this process was forked from the one that writes"
+        many = "count" if beside and method == "os.fork" else 1
+        does, wanted = refused, "StateError: this process was forked from the one that writes"
         if "fork" not in method.split("."):
             does, wanted = "`TypeError`: writers are not pickled", "TypeError: a ReplayBuffer that writes cannot be"
-        what = "of a writer" + " from which threads draw" * beside
-        run = f"writer_is_refused(path, {method!r}, {wanted!r}, {beside})"
+        run = f"writer_is_refused(path, {method!r}, {wanted!r}, {many}, {beside})"
+        what = "of a writer" + " to which threads add" * beside
         yield Case("child", by, what, run, does, lock=PARENTS)
-    what = f"of a reader that another thread uses for {forks.FORK_SECONDS:g} seconds on end"
-    yield Case("child", "`os.fork`", what, "reader_is_in_use(path, 0.05)", "the child gets `StateError`")
+    drawn, used = "assert type(said) is list, said", "this process was forked while another thread was using the buffer"
+    for what, does, run in (
+        ("within a draw, by a view's own code", draws, f"said = view_forks(path)\n{drawn}"),
+        ("of a reader that a thread uses for a moment", draws, f"said = reader_is_in_use(path, 800, True)\n{drawn}"),
+        (
+            f"of a reader that a thread uses for {forks.FORK_SECONDS:g} seconds on end", refused,
+            f"said = reader_is_in_use(path, 0.05, False)\nassert said.startswith('StateError: {used}'), said",
+        ),
+    ):  # fmt: skip
+        yield Case("child", "`os.fork`", what, run, does)
 
 
 def ends() -> Iterator[Case]:

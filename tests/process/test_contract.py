@@ -27,7 +27,7 @@ def test_a_signal(case: Case, path: str) -> None:
 @pytest.mark.long(quick=4)
 @cases("child")
 def test_a_child(case: Case, path: str) -> None:
-    holds(case, path)
+    holds(case, path, count=examples(50, "forks beside threads", least=8))
 
 
 @pytest.mark.long(quick=2)
