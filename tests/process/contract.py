@@ -128,15 +128,16 @@ def ends() -> Iterator[Case]:
         ("`sys.exit(3)`", "sys.exit(3)", {"status": 3}),
         ("an exception", "raise KeyError('mine')", {"status": 1, "says": "'mine'"}),
         ("`os._exit(0)`", "os._exit(0)", LOST),
+        ("the end of a script after which a thread and an exit handler still add", "add_late()", {}),
     ):  # fmt: skip
-        yield Case("end", what, "", f"it = Learner(path)\n{last}", "ends", **more)
+        yield Case("end", what, "", f"left.append(Learner(path))\n{last}", "ends", **more)
     for by, method in list(METHODS.items())[1:]:
         run = f"assert child({method!r}, learns, path) is None"
         yield Case("end", by, "of a process that writes, whose function returns", run, "the child ends")
 
 
 def forgotten() -> Iterator[Case]:
-    ring = "it = Learner(path)\nit.me = it\ndel it\ngc.collect()\n"
+    ring = "it = Learner(path)\nit.me = it\ndel it\nbefore = files(path)\ngc.collect()\nassert files(path) == before\n"
     other = "Learner(path + '-other').buffer.close()\n"
     for what, run, then in (
         ("the last reference is dropped", "Learner(path)\nis_kept(path)", "there and then"),

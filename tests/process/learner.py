@@ -6,6 +6,7 @@ at commits, priorities. A row follows from its serial number. So :func:`check` k
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc  # noqa: F401  # for the programs, as some names below
@@ -463,6 +464,23 @@ left: list[Any] = []
 
 def learns(path: str) -> None:
     left.append(Learner(path))
+
+
+@atexit.register  # before any buffer is made, so that it comes after the commit
+def close_late() -> None:
+    for learner in left[1:]:
+        learner.add()
+        learner.buffer.close()
+
+
+def add_late() -> None:
+    left.append(left[0])
+    threading.Timer(0.3, left[0].add).start()  # no daemon: it ends before the interpreter
+
+
+def files(path: str) -> dict[str, int]:
+    """When each was written last."""
+    return {str(each): each.stat().st_mtime_ns for each in pathlib.Path(path).rglob("*")}
 
 
 def is_kept(path: str) -> None:
