@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import itertools
 import pathlib
@@ -194,9 +193,10 @@ def holds(case: Case, path: str, seed: int = 0, count: int = 1) -> None:
         names = buffer.checkpoints
     assert verify(path).problems == ()
     assert names, "each program makes checkpoints"
-    for name in names:
-        with contextlib.suppress(FileNotFoundError), opened(path, checkpoint=name) as buffer:
-            check(buffer, np.load(f"{path}.{name}.npy"))
+    for known in witness["checkpoints"]:
+        if (name := f"c{known['number']}") in names:
+            with opened(path, checkpoint=name) as buffer:
+                check(buffer, known)
 
 
 def leftovers(path: str) -> list[str]:

@@ -54,7 +54,8 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
 
 OWN = np.dtype([("begun", "i8"), ("added", "i8"), ("told", "f8", (2, SLOTS))])
 """Rows, and the last priority told of each: the one that counts for sure, and the one that counts if its call did."""
-WITNESS = np.dtype([("own", OWN, 2), ("committing", "i8"), ("committed", "i8")])
+CHECKPOINT = np.dtype([("number", "i8"), ("own", OWN, 2)])
+WITNESS = np.dtype([("own", OWN, 2), ("committing", "i8"), ("committed", "i8"), ("checkpoints", CHECKPOINT, 4)])
 
 
 def frame(serial: Any) -> np.ndarray:
@@ -127,7 +128,7 @@ class Learner:
         warnings.simplefilter("ignore", MisuseWarning)  # the rows of handlers come between others
         self.path, self.seed, self.rng = path, seed, random.Random(seed)
         self.witness: Any = np.memmap(f"{path}.witness", WITNESS, "w+", shape=1)[0]
-        self.witness["own"]["told"] = np.nan
+        self.witness["own"]["told"], self.witness["checkpoints"]["number"] = np.nan, -1
         self.came = self.raised = self.handling = 0
         self.inside = False
         self.numbers = itertools.count()
@@ -182,13 +183,14 @@ class Learner:
         self.witness["committed"] = rows
 
     def checkpoint(self) -> None:
-        rows, came, name = self.witness["own"]["added"].sum(), self.came, f"c{next(self.numbers)}"
-        np.save(f"{self.path}.{name}.npy", self.witness)
-        self.witness["committing"] = rows
-        self.buffer.checkpoint(name, {"rows": int(rows)}, keep=2)
+        rows, came, number = self.witness["own"]["added"].sum(), self.came, next(self.numbers)
+        witness = self.witness["checkpoints"][number % 4]
+        witness["number"], witness["own"] = -1, self.witness["own"]
+        witness["number"], self.witness["committing"] = number, rows
+        self.buffer.checkpoint(f"c{number}", {"rows": int(rows)}, keep=2)
         self.witness["committed"] = rows
         if came != self.came:  # what a handler did is in it, or is not
-            pathlib.Path(f"{self.path}.{name}.npy").unlink()
+            witness["number"] = -1
 
     def refresh(self) -> None:
         self.reader.refresh()
