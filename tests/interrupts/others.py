@@ -354,6 +354,8 @@ class Notebook(Stamped):
         if isinstance(self.buffer, notebook.Proportion_Replay_Buffer):
             tree = self.buffer.weights
             assert sum(value > 0 for value in tree.vals[7:]) == len(held), "some are never drawn"
+            known = [(1.05) ** 0.5, (0.55) ** 0.5]  # of a first error, and of :meth:`insert`
+            assert all(np.isclose(value, known).any() for value in tree.vals[7:] if value), "an error of another row"
         else:
             assert sorted(rank for rank in self.buffer.memory_to_rank if rank is not None) == list(range(len(held)))
         return stamps(state, action, reward, following - 1)
