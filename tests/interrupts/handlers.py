@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import itertools
 import os
 import pathlib
@@ -28,10 +29,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from helpers.forking import forked
 from helpers.odds import chances_of
 from helpers.patience import PATIENCE
 from helpers.testing.faulty_objects import SimulatedObjects
 from interrupts import others
+from interrupts.programs import stacked
 from remote import world
 
 import diskreplay as dr
@@ -42,6 +45,8 @@ HANDLERS_SERIALS = 300_000
 EPISODE = 7
 OPTIONS: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9, "cache_bytes": 1 << 14, "seed": 5}
 SIGNALS = (signal.SIGALRM, signal.SIGUSR1, signal.SIGTERM)
+
+LOOKS = "length", "stats", "episodes", "select", "get", "items", "shown", "state"
 
 Change = Callable[[list[int]], list[int]]
 """What a call does to the list of rows."""
@@ -55,27 +60,11 @@ def none(rows: list[int]) -> list[int]:
     return []
 
 
-class Sender:
-    """Sends a signal to this process, after so many seconds: SIGALRM by a timer, the others by a thread."""
-
-    def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[tuple[int, float] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            number, seconds = asked
-            time.sleep(seconds)
-            os.kill(os.getpid(), number)
-
-    def send(self, number: int, seconds: float) -> None:
-        if number == signal.SIGALRM:
-            signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
-        else:
-            self._asked.put((number, seconds))
-
-    def stop(self) -> None:
-        self._asked.put(None)
+def send(asked: queue.SimpleQueue[tuple[int, float]]) -> None:
+    """A thread that sends each signal that is asked for to this process, after so many seconds."""
+    while number := (asking := asked.get())[0]:
+        time.sleep(asking[1])
+        os.kill(os.getpid(), number)
 
 
 class Subject:
@@ -111,7 +100,8 @@ class Subject:
     def call(self, name: str) -> Change:
         """Makes a call; one that there is nothing for gives an error that says so."""
         try:
-            change = (getattr(self, name, None) or getattr(self.rb, name))()
+            known = getattr(self, name, None) or (functools.partial(self.looked, name) if name in LOOKS else None)
+            change = (known or getattr(self.rb, name))()
         except (EvictedError, NotEnoughDataError):
             return same
         return change if callable(change) else same
@@ -151,7 +141,7 @@ class Plain(Subject):
     calls = (
         "add", "extend", "write", "update_priorities", "commit", "checkpoint", "clear", "sample", "begin_episode",
         "annotate_episode", "cut", "drop_checkpoint", "refresh", "length", "stats", "episodes", "select", "get",
-        "items", "shuffled", "loader", "checkpoints", "shown", "state",
+        "items", "shuffled", "loader", "checkpoints", "shown", "state", "fork",
     )  # fmt: skip
 
     def make(self) -> None:
@@ -179,25 +169,16 @@ class Plain(Subject):
         return np.arange(5, dtype=np.float32) + ((serial + following) * 3 + env)
 
     def step(self, serial: int) -> dict[str, Any]:
-        envs = range(self.envs)
         last = serial % EPISODE == EPISODE - 1
-
-        def stacked(values: list[Any]) -> Any:
-            if self.envs == 1:
-                return values[0]
-            if isinstance(values[0], dict):
-                return {key: np.stack([value[key] for value in values]) for key in values[0]}
-            return np.stack(values)
-
-        return {
-            "obs": stacked([self.obs(serial, env, False) for env in envs]),
-            "action": stacked([np.int64((serial + env) % 9) for env in envs]),
-            "reward": stacked([np.float64(serial % 1000) for env in envs]),
-            "next_obs": stacked([self.obs(serial, env, True) for env in envs]),
-            "terminated": stacked([np.bool_(last) for env in envs]),
-            "truncated": stacked([np.bool_(False) for env in envs]),
-            "serial": stacked([np.int64(serial) for env in envs]),
-        }
+        rows = [
+            {
+                "obs": self.obs(serial, env, False), "action": np.int64((serial + env) % 9),
+                "reward": np.float64(serial % 1000), "next_obs": self.obs(serial, env, True),
+                "terminated": np.bool_(last), "truncated": np.bool_(False), "serial": np.int64(serial),
+            }
+            for env in range(self.envs)
+        ]  # fmt: skip
+        return rows[0] if self.envs == 1 else stacked(rows)
 
     def read(self) -> list[int]:
         ids = self.rb.items()
@@ -212,16 +193,14 @@ class Plain(Subject):
     def compare(self, batch: Any, ids: Any) -> None:
         for at, (id, serial) in enumerate(zip(ids.tolist(), batch.extra["serial"].tolist(), strict=True)):
             env = id % self.envs
-            for field, following in (("obs", False), ("next_obs", True)):
-                wanted, found = self.obs(serial, env, following), getattr(batch, field)
-                for key in wanted if isinstance(wanted, dict) else [None]:
-                    one, other = (wanted, found[at]) if key is None else (wanted[key], found[key][at])
-                    assert one.tobytes() == other.tobytes(), f"{field} of row {serial}, environment {env}: {other}"
-            assert batch.action[at] == (serial + env) % 9
-            assert batch.reward[at] == serial % 1000
-            assert batch.terminated[at] == (serial % EPISODE == EPISODE - 1)
-            if batch.extra["value_known"][at]:
-                assert batch.extra["value"][at] == id / 2
+            for field in ("obs", "next_obs"):
+                one, other = self.obs(serial, env, field == "next_obs"), getattr(batch, field)
+                for key in one if isinstance(one, dict) else [None]:
+                    pair = (one, other[at]) if key is None else (one[key], other[key][at])
+                    assert pair[0].tobytes() == pair[1].tobytes(), f"{field} of row {serial}, environment {env}"
+            values = (batch.action[at], batch.reward[at], batch.terminated[at])
+            assert values == ((serial + env) % 9, serial % 1000, serial % EPISODE == EPISODE - 1)
+            assert not batch.extra["value_known"][at] or batch.extra["value"][at] == id / 2
 
     def some_ids(self, count: int = 6) -> Any:
         items = self.rb.items()
@@ -239,14 +218,7 @@ class Plain(Subject):
     def extend(self) -> Change:
         serials = self.new(6)
         steps = [self.step(serial) for serial in serials]
-        first = steps[0]["obs"]
-        joined = {
-            name: {key: np.stack([step[name][key] for step in steps]) for key in first}
-            if isinstance(steps[0][name], dict)
-            else np.stack([step[name] for step in steps])
-            for name in steps[0]
-        }
-        self.rb.extend(**joined)
+        self.rb.extend(**stacked(steps))
         return lambda rows: [*rows, *serials]
 
     def write(self) -> None:
@@ -280,29 +252,8 @@ class Plain(Subject):
         self.rb.begin_episode(tags=["told"])
 
     def annotate_episode(self) -> None:
-        with contextlib.suppress(
-            dr.errors.InputError
-        ):  # no episode yet, or none since a handler that came before the call
+        with contextlib.suppress(dr.errors.InputError):  # no episode yet, or none since a handler came before the call
             self.rb.annotate_episode(success=True)
-
-    def length(self) -> None:
-        assert len(self.rb) % self.envs == 0
-
-    def stats(self) -> None:
-        stats = self.rb.stats()
-        assert stats["transitions"] <= stats["capacity"]
-
-    def episodes(self) -> None:
-        assert all(episode.length > 0 for episode in self.rb.episodes)
-
-    def select(self) -> None:
-        self.rb.sample(4, within=self.rb.select("length >= 1"))
-
-    def get(self) -> None:
-        self.compare(self.rb.get(self.last), self.last)
-
-    def items(self) -> None:
-        assert len(self.rb.items()) % self.envs == 0
 
     def shuffled(self) -> None:
         batch = next(self.pass_, None)
@@ -322,14 +273,27 @@ class Plain(Subject):
         for name in self.rb.checkpoints[-1:]:
             self.rb.checkpoint_metadata(name)
 
-    def shown(self) -> None:
-        assert "transitions" in repr(self.rb)
-        assert self.rb._repr_html_()
+    def fork(self) -> None:
+        """A child that is made in the middle of a call is refused the buffer, and waits for nobody."""
+        assert str(forked(lambda: self.rb.sample(1))).startswith("StateError: this process was forked from the one")
 
-    def state(self) -> None:
-        ids = self.rb.items()
-        chances = chances_of(self.rb, ids)
-        assert not len(ids) or abs(chances.sum() - 1) < 1e-6
+    def looked(self, what: str) -> None:
+        """What only looks."""
+        rb, ids = self.rb, self.rb.items()
+        if what == "get":
+            self.compare(rb.get(self.last), self.last)
+        elif what == "select":
+            rb.sample(4, within=rb.select("length >= 1"))
+        elif what == "state":
+            assert not len(ids) or abs(chances_of(rb, ids).sum() - 1) < 1e-6
+        else:
+            assert {
+                "length": lambda: len(rb) % self.envs == 0,
+                "items": lambda: len(ids) % self.envs == 0,
+                "stats": lambda: (stats := rb.stats())["transitions"] <= stats["capacity"],
+                "episodes": lambda: all(episode.length > 0 for episode in rb.episodes),
+                "shown": lambda: "transitions" in repr(rb) and rb._repr_html_(),
+            }[what]()
 
     # The end
 
@@ -693,7 +657,9 @@ def handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
 def run(subject: Subject, count: int, seed: int = 0) -> int:
     """Makes so many trials, and ends the subject; how many signals came within the calls."""
     rng = random.Random(seed)
-    sender, inside = Sender(), 0
+    asked: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
+    threading.Thread(target=send, args=(asked,), daemon=True).start()
+    inside = 0
     every = pairs(type(subject), rng)
     seconds: dict[str, float] = {}
     names = ["", ""]
@@ -720,7 +686,7 @@ def run(subject: Subject, count: int, seed: int = 0) -> int:
                 faulthandler.dump_traceback_later(PATIENCE, exit=True)
                 names[:] = next(every)
                 changes.clear()
-                sender.send(SIGNALS[number % len(SIGNALS)], rng.random() * seconds.get(names[0], 1e-3))
+                asked.put((SIGNALS[number % len(SIGNALS)], rng.random() * seconds.get(names[0], 1e-3)))
                 began, busy = time.perf_counter(), True
                 change = subject.call(names[0])
                 busy = False
@@ -738,7 +704,7 @@ def run(subject: Subject, count: int, seed: int = 0) -> int:
                     raise
         finally:
             faulthandler.cancel_dump_traceback_later()
-            sender.stop()
+            asked.put((0, 0.0))
     subject.end()
     return inside
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import pathlib
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -22,7 +22,7 @@ from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.verify import verify
 
 BOX = spaces.Box(-1e6, 1e6, (2,), np.float32)
-CHOICE = spaces.Discrete(5)
+CHOICE, LARGE = spaces.Discrete(5), spaces.Box(-1e6, 1e6, (), np.float32)
 SMALL: dict[str, Any] = {"chunk_rows": 2, "shard_rows": 4, "codec": "lz4"}
 
 
@@ -85,6 +85,11 @@ class Stamped(Program):
         self.log.append(self.doubtful)
         self.doubtful = None
         return None
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What its constructor is told of files."""
+        return {"path": self.path, **({} if self.log else SMALL)}
 
     committed = 0
 
@@ -152,8 +157,12 @@ class Stamped(Program):
 
     # What subclasses say
 
+    kind: Any = None
+    given: tuple[Any, ...] = ()
+    options: ClassVar[dict[str, Any]] = {}
+
     def make(self) -> None:
-        raise NotImplementedError
+        self.buffer = self.kind(*self.given, **self.options, **self.place)
 
     def store(self, stamp: int) -> None:
         raise NotImplementedError
@@ -311,8 +320,9 @@ class FrameHistory(Stamped):
 
     lag = 1
 
-    def make(self) -> None:
-        self.buffer = frames.ReplayBuffer(9, 2, path=self.path, seed=0, **({} if self.log else SMALL))
+    kind = frames.ReplayBuffer
+    given = (9, 2)
+    options: ClassVar[dict[str, Any]] = {"seed": 0}
 
     def store(self, stamp: int) -> None:
         at = self.buffer.store_frame(np.full((3, 4, 1), stamp, np.uint8))
@@ -336,9 +346,7 @@ class Notebook(Stamped):
     """The notebook's prioritised buffers."""
 
     kind: Any = notebook.Proportion_Replay_Buffer
-
-    def make(self) -> None:
-        self.buffer = self.kind(capacity=8, batch_size=4, path=self.path, seed=0, **({} if self.log else SMALL))
+    options: ClassVar[dict[str, Any]] = {"capacity": 8, "batch_size": 4, "seed": 0}
 
     def store(self, stamp: int) -> None:
         self.buffer.remember(np.full(2, stamp), stamp, stamp, np.full(2, stamp + 1), stamp % 4 == 3)
@@ -368,17 +376,17 @@ class RankNotebook(Notebook):
 class Xuance(Stamped):
     """XuanCe's off-policy buffers."""
 
-    def make(self) -> None:
-        self.buffer = xuance.DummyOffPolicyBuffer(
-            BOX, CHOICE, None, 2, 8, 6, path=self.path, seed=0, **({} if self.log else SMALL)
-        )
+    kind = xuance.DummyOffPolicyBuffer
+    given = (BOX, CHOICE, None, 2, 8, 6)
+    options: ClassVar[dict[str, Any]] = {"seed": 0}
+    beta: tuple[float, ...] = ()
 
     def store(self, stamp: int) -> None:
         obs = np.full((2, 2), stamp, np.float32)
         self.buffer.store(obs, np.full(2, stamp), np.full(2, stamp), np.full(2, stamp % 4 == 3), obs + 1)
 
     def sample(self) -> None:
-        obs, action, reward, _, following = self.buffer.sample()[:5]
+        obs, action, reward, _, following = self.buffer.sample(*self.beta)[:5]
         stamps(obs, action, reward, following - 1)
 
     def read(self) -> list[int]:
@@ -400,14 +408,7 @@ class Xuance(Stamped):
 
 
 class XuancePriorities(Xuance):
-    def make(self) -> None:
-        self.buffer = xuance.PerOffPolicyBuffer(
-            BOX, CHOICE, None, 2, 8, 6, path=self.path, seed=0, **({} if self.log else SMALL)
-        )
-
-    def sample(self) -> None:
-        obs, action, reward, _, following = self.buffer.sample(0.4)[:5]
-        stamps(obs, action, reward, following - 1)
+    kind, beta = xuance.PerOffPolicyBuffer, (0.4,)
 
     def prepare(self) -> None:
         self.choices = self.buffer.sample(0.4)[6]
@@ -421,11 +422,9 @@ class XuanceRollout(Stamped):
 
     whole = True
 
-    def make(self) -> None:
-        self.buffer = xuance.DummyOnPolicyBuffer(
-            BOX, spaces.Box(-1e6, 1e6, (), np.float32), {"info": ()}, 2, 8, gamma=1.0, gae_lam=1.0, use_advnorm=False,
-            path=self.path, **({} if self.log else SMALL),
-        )  # fmt: skip
+    kind = xuance.DummyOnPolicyBuffer
+    given = (BOX, LARGE, {"info": ()}, 2, 8)
+    options: ClassVar[dict[str, Any]] = {"gamma": 1.0, "gae_lam": 1.0, "use_advnorm": False}
 
     def store(self, stamp: int) -> None:
         each = np.full(2, stamp)
@@ -465,11 +464,9 @@ class XuanceRollout(Stamped):
 class AgentsRolloutOfXuance(XuanceRollout):
     """Those of several agents."""
 
-    def make(self) -> None:
-        self.buffer = xuance_marl.MARL_OnPolicyBuffer(
-            2, (2,), (2,), (), (2, 1), (2,), 2, 16, True, False, 1.0, 1.0, path=self.path,
-            **({} if self.log else SMALL),
-        )  # fmt: skip
+    kind = xuance_marl.MARL_OnPolicyBuffer
+    given = (2, (2,), (2,), (), (2, 1), (2,), 2, 16, True, False, 1.0, 1.0)
+    options: ClassVar[dict[str, Any]] = {}
 
     def store(self, stamp: int) -> None:
         each = np.full((2, 2), stamp)
@@ -490,10 +487,8 @@ class AgentsRolloutOfXuance(XuanceRollout):
 class AgentsOfXuance(Stamped):
     """XuanCe's off-policy buffers of several agents."""
 
-    def make(self) -> None:
-        self.buffer = xuance_marl.MARL_OffPolicyBuffer(
-            2, None, (2,), (), (2, 1), (2,), 2, 16, 6, path=self.path, **({} if self.log else SMALL)
-        )
+    kind = xuance_marl.MARL_OffPolicyBuffer
+    given = (2, None, (2,), (), (2, 1), (2,), 2, 16, 6)
 
     def store(self, stamp: int) -> None:
         obs = np.full((2, 2, 2), stamp)
@@ -525,11 +520,9 @@ class EpisodesOfXuance(Stamped):
 
     capacity, rows = 3, 5
 
-    def make(self) -> None:
-        self.buffer = xuance.RecurrentOffPolicyBuffer(
-            BOX, spaces.Box(-1e6, 1e6, (), np.float32), None, 1, 3, 4, 4, 2, path=self.path, seed=0,
-            **({} if self.log else SMALL),
-        )  # fmt: skip
+    kind = xuance.RecurrentOffPolicyBuffer
+    given = (BOX, LARGE, None, 1, 3, 4, 4, 2)
+    options: ClassVar[dict[str, Any]] = {"seed": 0}
 
     def store(self, stamp: int) -> None:
         episode, each = EpisodeBuffer(), np.full(2, stamp)
@@ -557,11 +550,9 @@ class AgentsEpisodesOfXuance(Stamped):
 
     capacity, rows = 3, 4
 
-    def make(self) -> None:
-        self.buffer = xuance_marl.MARL_OffPolicyBuffer_RNN(
-            2, (2,), (2,), (), (1,), (2,), 1, 3, 4, max_episode_length=4, dim_act=5, path=self.path,
-            **({} if self.log else SMALL),
-        )  # fmt: skip
+    kind = xuance_marl.MARL_OffPolicyBuffer_RNN
+    given = (2, (2,), (2,), (), (1,), (2,), 1, 3, 4)
+    options: ClassVar[dict[str, Any]] = {"max_episode_length": 4, "dim_act": 5}
 
     def step(self, stamp: int, step: int) -> None:
         agents = np.full((1, 2), stamp)
@@ -610,11 +601,8 @@ class AgentsRolloutEpisodesOfXuance(AgentsEpisodesOfXuance):
     whole = True
     KEYS = "values", "log_pi_old"
 
-    def make(self) -> None:
-        self.buffer = xuance_marl.MARL_OnPolicyBuffer_RNN(
-            2, (2,), (2,), (), (1,), (2,), 1, 3, True, False, 1.0, 1.0, max_episode_length=4, dim_act=5,
-            path=self.path, **({} if self.log else SMALL),
-        )  # fmt: skip
+    kind = xuance_marl.MARL_OnPolicyBuffer_RNN
+    given = (2, (2,), (2,), (), (1,), (2,), 1, 3, True, False, 1.0, 1.0)
 
     def actions(self, agents: np.ndarray) -> dict[str, np.ndarray]:
         return {"actions_n": agents, "values": agents[..., None], "log_pi": agents}

@@ -20,7 +20,7 @@ from helpers.programs import printed
 import diskreplay as dr
 from diskreplay.ops.verify import verify
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "slurm.md").read_text()
 (PROGRAM,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 WITH_SRUN, WITHOUT, ARRAY = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
