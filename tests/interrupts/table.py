@@ -15,7 +15,7 @@ from typing import Any
 
 from helpers.patience import PATIENCE
 from helpers.testing import Interrupts
-from interrupts import others, own, telling, writing
+from interrupts import others, own, telling
 from interrupts.programs import (
     FRAMES,
     GOALS,
@@ -141,10 +141,10 @@ def replay_operations() -> Iterator[Operation]:
     for name, config in (("vectors", VECTORS), ("stacks", FRAMES)):
         yield operation("refresh", name, Reading, config, [20, 7], Reading.refresh)
     yield operation("refresh", "with priorities", Reading, VECTORS, [20, 7], Reading.refresh, sampler=proportional)
-    for call in telling.CALLS:
+    for call in telling.FACTS:
         yield operation("facts", call, telling.Telling, call)
-    for call in writing.CALLS:
-        yield operation("written later", call, writing.Writing, call)
+    for call in telling.VALUES:
+        yield operation("written later", call, telling.Writing, call)
     yield operation("refresh", "of nothing yet", Reading, VECTORS, [0, 3], Reading.refresh)
 
 
