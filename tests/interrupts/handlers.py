@@ -19,10 +19,8 @@ import pathlib
 import queue
 import random
 import signal
-import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,7 +36,7 @@ from interrupts.programs import stacked
 from remote import world
 
 import diskreplay as dr
-from diskreplay.errors import EvictedError, MisuseWarning, NotEnoughDataError, StateError
+from diskreplay.errors import EvictedError, NotEnoughDataError, StateError
 from diskreplay.ops.verify import verify
 
 HANDLERS_SERIALS = 300_000
@@ -79,7 +77,7 @@ class Subject:
     """What its handler calls."""
     capacity = 40
     rb: Any
-    """The buffer, whose methods are those calls that the subject has no method for."""
+    """The buffer; the methods of ``saved``, or of it, are those calls that the subject has no method for."""
 
     def __init__(self, folder: pathlib.Path, seed: int = 0) -> None:
         self.path = str(folder / "store")
@@ -88,6 +86,8 @@ class Subject:
         self.serials = {False: itertools.count(), True: itertools.count(HANDLERS_SERIALS)}
         self.handling = False
         self.names = (f"checkpoint-{number}" for number in itertools.count())
+        self.kept: list[str] = []
+        self.saved: Any = None
         self.make()
 
     def make(self) -> None:
@@ -101,7 +101,7 @@ class Subject:
         """Makes a call; one that there is nothing for gives an error that says so."""
         try:
             known = getattr(self, name, None) or (functools.partial(self.looked, name) if name in LOOKS else None)
-            change = (known or getattr(self.rb, name))()
+            change = (known or getattr(self.saved or self.rb, name))()
         except (EvictedError, NotEnoughDataError):
             return same
         return change if callable(change) else same
@@ -117,6 +117,15 @@ class Subject:
         found = self.read()
         assert found in possible, f"{found} is none of {possible}"
         self.rows = found
+
+    def checkpoint(self) -> None:
+        name = next(self.names)
+        (self.saved or self.rb).checkpoint(name)
+        self.kept.append(name)
+
+    def drop_checkpoint(self) -> None:
+        if self.kept:
+            (self.saved or self.rb).drop_checkpoint(self.kept.pop(0))
 
     def new(self, count: int = 1) -> list[int]:
         return [next(self.serials[self.handling]) for _ in range(count)]
@@ -146,7 +155,6 @@ class Plain(Subject):
 
     def make(self) -> None:
         self.rb = self.create()
-        self.kept: list[str] = []
         self.later: set[int] = set()
         """The ids that were given a value later: half of the id."""
         self.pass_: Iterator[Any] = iter(())
@@ -234,15 +242,6 @@ class Plain(Subject):
         batch = self.rb.sample(8)
         self.compare(batch, batch.index)
         self.last = batch.index
-
-    def checkpoint(self) -> None:
-        name = next(self.names)
-        self.rb.checkpoint(name)
-        self.kept.append(name)
-
-    def drop_checkpoint(self) -> None:
-        if self.kept:
-            self.rb.drop_checkpoint(self.kept.pop(0))
 
     def clear(self) -> Change:
         self.rb.clear()
@@ -430,7 +429,7 @@ class Mixed(Plain):
 
     changing = ("add", "mix", "mix", "tell", "write_mixed", "checkpoint", "commit", "clear")
     calls = (
-        "add", "mix", "tell", "write_mixed", "checkpoint", "commit", "drop_mixed", "sample", "length", "refresh_mixed",
+        "add", "mix", "tell", "write_mixed", "checkpoint", "commit", "drop_checkpoint", "sample", "length", "refresh",
         "give", "checkpoints", "state",
     )  # fmt: skip
 
@@ -444,7 +443,7 @@ class Mixed(Plain):
             other.add(**self.step(serial))
         other.close()
         self.other = dr.ReplayBuffer.open(f"{self.path}-other", mode="r", sampler=dr.RankBased(), cache_bytes=1 << 14)
-        self.mixture = dr.Mixture([self.rb, self.other], [2, 1])
+        self.saved = self.mixture = dr.Mixture([self.rb, self.other], [2, 1])
         self.drawn = 0
         self.index = np.zeros(0, np.int64)
 
@@ -461,21 +460,6 @@ class Mixed(Plain):
         numbers, own = self.mixture.split(self.index)
         self.mixture.write("value", self.index, own / np.float32(2))
         self.later.update(own[numbers == 0].tolist())
-
-    def checkpoint(self) -> None:
-        name = next(self.names)
-        self.mixture.checkpoint(name)
-        self.kept.append(name)
-
-    def drop_mixed(self) -> None:
-        if self.kept:
-            self.mixture.drop_checkpoint(self.kept.pop(0))
-
-    def commit(self) -> None:
-        self.mixture.commit()
-
-    def refresh_mixed(self) -> None:
-        self.mixture.refresh()
 
     def give(self) -> None:
         self.mixture.get(self.index)
@@ -504,7 +488,6 @@ class Rollout(Subject):
             self.path, spaces.Box(0, 255, (36, 36), np.uint8), spaces.Discrete(9), steps=self.capacity,
             columns={"serial": np.int64}, chunk_rows=4, shard_rows=8, **OPTIONS,
         )  # fmt: skip
-        self.kept: list[str] = []
 
     def call(self, name: str) -> Change:
         try:
@@ -540,13 +523,6 @@ class Rollout(Subject):
     def clear(self) -> Change:
         self.rb.clear()
         return none
-
-    def checkpoint(self) -> None:
-        name = next(self.names)
-        self.rb.checkpoint(name)
-        self.kept.append(name)
-        if len(self.kept) > 3:
-            self.rb.drop_checkpoint(self.kept.pop(0))
 
     def length(self) -> None:
         assert len(self.rb) <= self.capacity
@@ -707,17 +683,3 @@ def run(subject: Subject, count: int, seed: int = 0) -> int:
             asked.put((0, 0.0))
     subject.end()
     return inside
-
-
-def main(kind: str, folder: str, count: str, seed: str = "0") -> None:
-    os.fsync = lambda fd: None
-    sys.setswitchinterval(1e-4)
-    warnings.simplefilter("ignore", MisuseWarning)
-    began = time.perf_counter()
-    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-    inside = run(SUBJECTS[kind](pathlib.Path(folder), int(seed)), int(count), int(seed))
-    print(f"{kind}: {count} signals, {inside} within calls, {time.perf_counter() - began:.0f} s, 0 wrong", flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -172,7 +172,10 @@ class Stamped(Program):
         raise NotImplementedError
 
     def reopen(self) -> None:
-        self.make()
+        if hasattr(self.kind, "open"):
+            self.buffer = self.kind.open(self.path, seed=1)
+        else:
+            self.make()
 
 
 def stamps(*columns: Any) -> list[int]:
@@ -186,16 +189,14 @@ def stamps(*columns: Any) -> list[int]:
 class Rollout(Stamped):
     """Rewards are stamps, too; with gamma and lambda of 1 the returns are the sums of all that follow."""
 
+    kind = dr.RolloutBuffer
     starts = 0, 0
     """The first stamp since the last ``clear``, and since the one before it."""
 
     def make(self) -> None:
-        self.buffer = dr.RolloutBuffer.create(
+        self.buffer = self.kind.create(
             self.path, BOX, CHOICE, steps=8, gamma=1.0, gae_lambda=1.0, normalize_advantage=False, seed=0, **SMALL
         )
-
-    def reopen(self) -> None:
-        self.buffer = dr.RolloutBuffer.open(self.path, seed=1)
 
     def store(self, stamp: int) -> None:
         if self.buffer.full:
@@ -250,13 +251,12 @@ class Rollout(Stamped):
 class Agents(Stamped):
     """A replay buffer of two agents."""
 
+    kind = dr.MultiAgentReplayBuffer
+
     def make(self) -> None:
-        self.buffer = dr.MultiAgentReplayBuffer.create(
+        self.buffer = self.kind.create(
             self.path, BOX, CHOICE, 2, capacity=8, state_space=BOX, available_actions=True, seed=0, **SMALL
         )
-
-    def reopen(self) -> None:
-        self.buffer = dr.MultiAgentReplayBuffer.open(self.path, seed=1)
 
     def store(self, stamp: int) -> None:
         def obs(value: int) -> np.ndarray:
@@ -285,17 +285,10 @@ class Agents(Stamped):
 class AgentsRollout(Stamped):
     """A rollout of two agents."""
 
-    rows = 5
+    kind, rows, capacity = dr.MultiAgentRolloutBuffer, 5, 64
 
     def make(self) -> None:
-        self.buffer = dr.MultiAgentRolloutBuffer.create(
-            self.path, BOX, CHOICE, 2, steps=64, normalize_advantage=False, seed=0, **SMALL
-        )
-
-    capacity = 64
-
-    def reopen(self) -> None:
-        self.buffer = dr.MultiAgentRolloutBuffer.open(self.path, seed=1)
+        self.buffer = self.kind.create(self.path, BOX, CHOICE, 2, steps=64, normalize_advantage=False, seed=0, **SMALL)
 
     def store(self, stamp: int) -> None:
         each = np.full(2, stamp, np.float32)
@@ -362,7 +355,7 @@ class Notebook(Stamped):
         if isinstance(self.buffer, notebook.Proportion_Replay_Buffer):
             tree = self.buffer.weights
             assert sum(value > 0 for value in tree.vals[7:]) == len(held), "some are never drawn"
-            known = [(1.05) ** 0.5, (0.55) ** 0.5]  # of a first error, and of :meth:`insert`
+            known = [1.05**0.5, 0.55**0.5, 1.0]  # of a first error, of :meth:`insert`, and where they were lost
             assert all(np.isclose(value, known).any() for value in tree.vals[7:] if value), "an error of another row"
         else:
             assert sorted(rank for rank in self.buffer.memory_to_rank if rank is not None) == list(range(len(held)))

@@ -391,8 +391,7 @@ class Replay(Program):
 
     def go_on(self) -> None:
         if self.buffer is None:
-            gc.collect()
-            self.open()
+            self.opened()
             self.look()
         self.more(1)
         self.work(9)
@@ -401,9 +400,20 @@ class Replay(Program):
         self.sure.add("later")
         self.more(2)
 
+    def opened(self) -> None:
+        """Opens what is there, or makes it, where no buffer came back."""
+        if self.buffer is None:
+            gc.collect()
+            try:
+                self.open()
+            except StoreNotFoundError:
+                self.buffer = self.config.create(
+                    self.path, files=self.files, sampler=self.sampler(), view=self.view, seed=3
+                )
+
     def close(self) -> None:
-        if self.buffer is not None:
-            self.buffer.close()
+        self.opened()
+        self.buffer.close()
 
     def again(self, kept: bool) -> None:
         assert verify(self.path, files=self.files).problems == ()
@@ -435,12 +445,6 @@ class Opening(Replay):
         self.priorities = [{}]
         self.buffer = None
 
-    def close(self) -> None:
-        if self.buffer is None:
-            gc.collect()
-            self.open()
-        super().close()
-
 
 class Creating(Replay):
     """No store yet."""
@@ -453,23 +457,6 @@ class Creating(Replay):
 
     def create(self) -> None:
         self.buffer = self.config.create(self.path, files=self.files, sampler=self.sampler(), view=self.view, seed=3)
-
-    def opened(self) -> None:
-        """Opens what was made, or makes it, where no buffer came back."""
-        if self.buffer is None:
-            gc.collect()
-            try:
-                self.open()
-            except StoreNotFoundError:
-                self.create()
-
-    def close(self) -> None:
-        self.opened()
-        super().close()
-
-    def go_on(self) -> None:
-        self.opened()
-        super().go_on()
 
 
 class Reading(Replay):

@@ -10,6 +10,7 @@ import random
 import signal
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -195,7 +196,8 @@ ENDINGS = ("goes on", "closes")
 def trial(make: Make, tool: Interrupts, number: int, ending: str) -> tuple[str | None, str | None]:
     """One program, interrupted at a place and brought to its end: the place, None for none, and what was wrong."""
     kind = KeyboardInterrupt if tool.by == "signal" else type(tool.error())
-    with tempfile.TemporaryDirectory() as folder, small:
+    with tempfile.TemporaryDirectory() as folder, small, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as that priorities were lost
         program = make(pathlib.Path(folder))
         try:
             if tool.interrupt(number, program.call) is None:

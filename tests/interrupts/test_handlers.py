@@ -31,9 +31,13 @@ def test_handlers_run_between_changes(tmp_path: pathlib.Path, kind: str) -> None
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", SUBJECTS)
-def test_ten_thousand_handlers(tmp_path: pathlib.Path, kind: str) -> None:
+def test_ten_thousand_handlers(
+    tmp_path: pathlib.Path, kind: str, record_property: Callable[[str, object], None]
+) -> None:
     count = examples(1250, "signals", least=50)
-    assert run(SUBJECTS[kind](tmp_path), count, seed=1) >= count // 10
+    inside = run(SUBJECTS[kind](tmp_path), count, seed=1)
+    record_property("figures", f"{kind}: {count} signals, {inside} within calls")
+    assert inside >= count // 10
 
 
 def test_handlers_run_while_another_thread_is_waited_for(path: str) -> None:
