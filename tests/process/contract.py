@@ -165,7 +165,7 @@ def table() -> str:
 
 
 HEAD = """
-import sys
+import diskreplay.process.forks, sys  # before what others import, as programs may
 sys.setswitchinterval(1e-4)
 from process.learner import *
 os.fsync = lambda descriptor: None  # nobody cuts the power here

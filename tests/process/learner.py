@@ -441,20 +441,21 @@ def reader_is_in_use(path: str, seconds: float, returns: bool) -> Any:
 
 
 def view_forks(path: str) -> Any:
-    """What a child draws that a view's own code forks, within a draw."""
+    """What children draw that a view's own code forks, after a draw; within one they can only ask."""
     said: list[Any] = []
 
     class Forks(dr.Transition):
         def draft(self, *arguments: Any) -> Any:
             batch = super().draft(*arguments)
             if not said:
-                said.append(None)
+                said.append(child("os.fork", len, reader))
                 arguments[-1].then(lambda: said.append(child("os.fork", draws, reader)))
             return batch
 
     Learner(path).buffer.close()
     reader = opened(path, view=Forks())
     draws(reader)
+    assert said[0] == CAPACITY
     return said[1]
 
 
