@@ -172,7 +172,7 @@ class Stamped(Program):
         raise NotImplementedError
 
     def reopen(self) -> None:
-        if hasattr(self.kind, "open"):
+        if self.kind in (dr.RolloutBuffer, dr.MultiAgentReplayBuffer, dr.MultiAgentRolloutBuffer):
             self.buffer = self.kind.open(self.path, seed=1)
         else:
             self.make()
