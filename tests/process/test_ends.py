@@ -138,3 +138,22 @@ def test_a_thread_with_the_lock_does_not_keep_the_interpreter(path: str, monkeyp
     with pytest.raises(LockedError):
         dr.ReplayBuffer.open(path)
     buffer.close()
+
+
+@pytest.mark.long
+def test_an_interrupt_in_a_collection_is_not_lost() -> None:
+    """A callback of the collector that is Python would get the KeyboardInterrupt, and lose it."""
+    script = """
+import ctypes, gc
+others = gc.callbacks[:]
+import diskreplay.process.exits
+interrupt = ctypes.PYFUNCTYPE(None, ctypes.py_object, ctypes.py_object)(("PyErr_SetInterrupt", ctypes.pythonapi))
+gc.callbacks[:] = [interrupt, *gc.callbacks[len(others):]]
+try:
+    gc.collect()
+    print("lost")
+except KeyboardInterrupt:
+    gc.callbacks.clear()
+"""
+    done = programs.run(script)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
