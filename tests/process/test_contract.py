@@ -24,10 +24,10 @@ def test_a_signal(case: Case, path: str) -> None:
         holds(case, f"{path}-{moment}", first + moment, SIGNALS)
 
 
-@pytest.mark.long(quick=4)
+@pytest.mark.long(quick=3)
 @cases("child")
 def test_a_child(case: Case, path: str) -> None:
-    holds(case, path, count=examples(50, "forks beside threads", least=8))
+    holds(case, path, count=examples(50, "forks beside threads", least=4))
 
 
 @pytest.mark.long(quick=2)
