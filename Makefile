@@ -58,7 +58,7 @@ native: $(VENV)/.dev-stamp ## Run tests with sanitizers in the compiled core, fu
 	DISKREPLAY_TEST_EFFORT=0.1 $(BIN)/python tests/sanitized.py -n auto --maxprocesses 8 --dist worksteal \
 		tests/buffers/test_at_once.py tests/engine tests/hostile tests/index tests/reading tests/sampling \
 		--deselect tests/hostile/test_datasets.py::test_mutations --deselect tests/hostile/test_mutations.py \
-		--deselect tests/engine/test_forks.py --deselect tests/reading/test_runs.py::test_as_from_the_disk
+		--deselect tests/reading/test_runs.py::test_as_from_the_disk
 	native/fuzz/run
 	native/counts/run
 

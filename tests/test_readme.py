@@ -33,7 +33,7 @@ ELSEWHERE = {
     "docs/tutorial.md": "interop/test_tutorial.py", "docs/torch.md": "interop/test_torch_dataset.py",
     "docs/compat/torchrl.md": "interop/test_compat_torchrl.py", "docs/ray.md": "distributed/test_ray_collectors.py",
     "docs/remote.md": "distributed/test_remote_page.py", "docs/robots.md": "robots/test_page.py",
-    "docs/slurm.md": "interrupts/test_preemption.py",
+    "docs/slurm.md": "test_preemption.py",
 }  # fmt: skip
 """Pages whose examples need more, and the tests that run them."""
 EXPLAINED = ("docs/cli.md", "docs/formats.md")

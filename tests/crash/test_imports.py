@@ -3,19 +3,47 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import os
 import pathlib
 import shutil
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from helpers.diff import diff
 from helpers.effort import stride
-from helpers.forking import dies
+from helpers.forking import fork
 
 import diskreplay as dr
 from diskreplay.formats.core import flat, transitions
 from diskreplay.ops.convert import import_dataset
 from diskreplay.ops.verify import verify
+from diskreplay.storage import local_files
+
+WRITES = {
+    local_files.LocalFile: ("pwrite", "truncate", "sync"),
+    local_files.LocalFiles: ("mkdir", "rename", "unlink", "rmdir", "sync_dir"),
+}
+"""The operations by which a store is written."""
+
+
+def dies(work: Callable[[], Any], at: int) -> bool:
+    """Does the work in a child that ends at its operation ``at``, as if it were killed; False if there are fewer."""
+    numbers = itertools.count()
+
+    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given, **named: method(*given, **named) if next(numbers) < at else os._exit(9)
+
+    if child := fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    try:
+        for kind, name in ((kind, name) for kind, names in WRITES.items() for name in names):
+            setattr(kind, name, counted(getattr(kind, name)))
+        work()
+    finally:
+        os._exit(0)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import multiprocessing
 import os
@@ -13,8 +12,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from helpers.patience import PATIENCE
-
-from diskreplay.storage import local_files
 
 
 def fork() -> int:
@@ -58,40 +55,3 @@ def start(role: Callable[..., None], *arguments: Any, method: str = "forkserver"
         process.start()
     there.close()
     return process, here
-
-
-WRITES = {
-    local_files.LocalFile: ("pwrite", "truncate", "sync"),
-    local_files.LocalFiles: ("mkdir", "rename", "unlink", "rmdir", "sync_dir"),
-}
-"""The operations by which a store is written."""
-
-
-def dies(work: Callable[[], Any], at: int) -> bool:
-    """Does the work in a child that ends at its operation ``at``, as if it were killed; False if there are fewer."""
-    child = fork()
-    if not child:
-        try:
-            _limit(at)
-            work()
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-
-
-def _limit(operations: int) -> None:
-    left = [operations]
-
-    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def wrapper(*given: Any, **named: Any) -> Any:
-            left[0] -= 1
-            if left[0] < 0:
-                os._exit(9)
-            return method(*given, **named)
-
-        return wrapper
-
-    for kind, methods in WRITES.items():
-        for name in methods:
-            setattr(kind, name, counted(getattr(kind, name)))

@@ -12,36 +12,39 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import itertools
 import os
 import pathlib
 import queue
 import random
 import signal
-import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from helpers.forking import forked
 from helpers.odds import chances_of
 from helpers.patience import PATIENCE
 from helpers.testing.faulty_objects import SimulatedObjects
 from interrupts import others
+from interrupts.programs import stacked
 from remote import world
 
 import diskreplay as dr
-from diskreplay.errors import EvictedError, MisuseWarning, NotEnoughDataError, StateError
+from diskreplay.errors import EvictedError, NotEnoughDataError, StateError
 from diskreplay.ops.verify import verify
 
 HANDLERS_SERIALS = 300_000
 EPISODE = 7
 OPTIONS: dict[str, Any] = {"commit_rows": 1 << 20, "commit_seconds": 1e9, "cache_bytes": 1 << 14, "seed": 5}
 SIGNALS = (signal.SIGALRM, signal.SIGUSR1, signal.SIGTERM)
+
+LOOKS = "length", "stats", "episodes", "select", "get", "items", "shown", "state"
 
 Change = Callable[[list[int]], list[int]]
 """What a call does to the list of rows."""
@@ -55,27 +58,11 @@ def none(rows: list[int]) -> list[int]:
     return []
 
 
-class Sender:
-    """Sends a signal to this process, after so many seconds: SIGALRM by a timer, the others by a thread."""
-
-    def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[tuple[int, float] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            number, seconds = asked
-            time.sleep(seconds)
-            os.kill(os.getpid(), number)
-
-    def send(self, number: int, seconds: float) -> None:
-        if number == signal.SIGALRM:
-            signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
-        else:
-            self._asked.put((number, seconds))
-
-    def stop(self) -> None:
-        self._asked.put(None)
+def send(asked: queue.SimpleQueue[tuple[int, float]]) -> None:
+    """A thread that sends each signal that is asked for to this process, after so many seconds."""
+    while number := (asking := asked.get())[0]:
+        time.sleep(asking[1])
+        os.kill(os.getpid(), number)
 
 
 class Subject:
@@ -90,7 +77,7 @@ class Subject:
     """What its handler calls."""
     capacity = 40
     rb: Any
-    """The buffer, whose methods are those calls that the subject has no method for."""
+    """The buffer; the methods of ``saved``, or of it, are those calls that the subject has no method for."""
 
     def __init__(self, folder: pathlib.Path, seed: int = 0) -> None:
         self.path = str(folder / "store")
@@ -99,6 +86,8 @@ class Subject:
         self.serials = {False: itertools.count(), True: itertools.count(HANDLERS_SERIALS)}
         self.handling = False
         self.names = (f"checkpoint-{number}" for number in itertools.count())
+        self.kept: list[str] = []
+        self.saved: Any = None
         self.make()
 
     def make(self) -> None:
@@ -111,7 +100,8 @@ class Subject:
     def call(self, name: str) -> Change:
         """Makes a call; one that there is nothing for gives an error that says so."""
         try:
-            change = (getattr(self, name, None) or getattr(self.rb, name))()
+            known = getattr(self, name, None) or (functools.partial(self.looked, name) if name in LOOKS else None)
+            change = (known or getattr(self.saved or self.rb, name))()
         except (EvictedError, NotEnoughDataError):
             return same
         return change if callable(change) else same
@@ -127,6 +117,15 @@ class Subject:
         found = self.read()
         assert found in possible, f"{found} is none of {possible}"
         self.rows = found
+
+    def checkpoint(self) -> None:
+        name = next(self.names)
+        (self.saved or self.rb).checkpoint(name)
+        self.kept.append(name)
+
+    def drop_checkpoint(self) -> None:
+        if self.kept:
+            (self.saved or self.rb).drop_checkpoint(self.kept.pop(0))
 
     def new(self, count: int = 1) -> list[int]:
         return [next(self.serials[self.handling]) for _ in range(count)]
@@ -151,12 +150,11 @@ class Plain(Subject):
     calls = (
         "add", "extend", "write", "update_priorities", "commit", "checkpoint", "clear", "sample", "begin_episode",
         "annotate_episode", "cut", "drop_checkpoint", "refresh", "length", "stats", "episodes", "select", "get",
-        "items", "shuffled", "loader", "checkpoints", "shown", "state",
+        "items", "shuffled", "loader", "checkpoints", "shown", "state", "fork",
     )  # fmt: skip
 
     def make(self) -> None:
         self.rb = self.create()
-        self.kept: list[str] = []
         self.later: set[int] = set()
         """The ids that were given a value later: half of the id."""
         self.pass_: Iterator[Any] = iter(())
@@ -179,25 +177,16 @@ class Plain(Subject):
         return np.arange(5, dtype=np.float32) + ((serial + following) * 3 + env)
 
     def step(self, serial: int) -> dict[str, Any]:
-        envs = range(self.envs)
         last = serial % EPISODE == EPISODE - 1
-
-        def stacked(values: list[Any]) -> Any:
-            if self.envs == 1:
-                return values[0]
-            if isinstance(values[0], dict):
-                return {key: np.stack([value[key] for value in values]) for key in values[0]}
-            return np.stack(values)
-
-        return {
-            "obs": stacked([self.obs(serial, env, False) for env in envs]),
-            "action": stacked([np.int64((serial + env) % 9) for env in envs]),
-            "reward": stacked([np.float64(serial % 1000) for env in envs]),
-            "next_obs": stacked([self.obs(serial, env, True) for env in envs]),
-            "terminated": stacked([np.bool_(last) for env in envs]),
-            "truncated": stacked([np.bool_(False) for env in envs]),
-            "serial": stacked([np.int64(serial) for env in envs]),
-        }
+        rows = [
+            {
+                "obs": self.obs(serial, env, False), "action": np.int64((serial + env) % 9),
+                "reward": np.float64(serial % 1000), "next_obs": self.obs(serial, env, True),
+                "terminated": np.bool_(last), "truncated": np.bool_(False), "serial": np.int64(serial),
+            }
+            for env in range(self.envs)
+        ]  # fmt: skip
+        return rows[0] if self.envs == 1 else stacked(rows)
 
     def read(self) -> list[int]:
         ids = self.rb.items()
@@ -212,16 +201,14 @@ class Plain(Subject):
     def compare(self, batch: Any, ids: Any) -> None:
         for at, (id, serial) in enumerate(zip(ids.tolist(), batch.extra["serial"].tolist(), strict=True)):
             env = id % self.envs
-            for field, following in (("obs", False), ("next_obs", True)):
-                wanted, found = self.obs(serial, env, following), getattr(batch, field)
-                for key in wanted if isinstance(wanted, dict) else [None]:
-                    one, other = (wanted, found[at]) if key is None else (wanted[key], found[key][at])
-                    assert one.tobytes() == other.tobytes(), f"{field} of row {serial}, environment {env}: {other}"
-            assert batch.action[at] == (serial + env) % 9
-            assert batch.reward[at] == serial % 1000
-            assert batch.terminated[at] == (serial % EPISODE == EPISODE - 1)
-            if batch.extra["value_known"][at]:
-                assert batch.extra["value"][at] == id / 2
+            for field in ("obs", "next_obs"):
+                one, other = self.obs(serial, env, field == "next_obs"), getattr(batch, field)
+                for key in one if isinstance(one, dict) else [None]:
+                    pair = (one, other[at]) if key is None else (one[key], other[key][at])
+                    assert pair[0].tobytes() == pair[1].tobytes(), f"{field} of row {serial}, environment {env}"
+            values = (batch.action[at], batch.reward[at], batch.terminated[at])
+            assert values == ((serial + env) % 9, serial % 1000, serial % EPISODE == EPISODE - 1)
+            assert not batch.extra["value_known"][at] or batch.extra["value"][at] == id / 2
 
     def some_ids(self, count: int = 6) -> Any:
         items = self.rb.items()
@@ -239,14 +226,7 @@ class Plain(Subject):
     def extend(self) -> Change:
         serials = self.new(6)
         steps = [self.step(serial) for serial in serials]
-        first = steps[0]["obs"]
-        joined = {
-            name: {key: np.stack([step[name][key] for step in steps]) for key in first}
-            if isinstance(steps[0][name], dict)
-            else np.stack([step[name] for step in steps])
-            for name in steps[0]
-        }
-        self.rb.extend(**joined)
+        self.rb.extend(**stacked(steps))
         return lambda rows: [*rows, *serials]
 
     def write(self) -> None:
@@ -263,15 +243,6 @@ class Plain(Subject):
         self.compare(batch, batch.index)
         self.last = batch.index
 
-    def checkpoint(self) -> None:
-        name = next(self.names)
-        self.rb.checkpoint(name)
-        self.kept.append(name)
-
-    def drop_checkpoint(self) -> None:
-        if self.kept:
-            self.rb.drop_checkpoint(self.kept.pop(0))
-
     def clear(self) -> Change:
         self.rb.clear()
         return none
@@ -280,29 +251,8 @@ class Plain(Subject):
         self.rb.begin_episode(tags=["told"])
 
     def annotate_episode(self) -> None:
-        with contextlib.suppress(
-            dr.errors.InputError
-        ):  # no episode yet, or none since a handler that came before the call
+        with contextlib.suppress(dr.errors.InputError):  # no episode yet, or none since a handler came before the call
             self.rb.annotate_episode(success=True)
-
-    def length(self) -> None:
-        assert len(self.rb) % self.envs == 0
-
-    def stats(self) -> None:
-        stats = self.rb.stats()
-        assert stats["transitions"] <= stats["capacity"]
-
-    def episodes(self) -> None:
-        assert all(episode.length > 0 for episode in self.rb.episodes)
-
-    def select(self) -> None:
-        self.rb.sample(4, within=self.rb.select("length >= 1"))
-
-    def get(self) -> None:
-        self.compare(self.rb.get(self.last), self.last)
-
-    def items(self) -> None:
-        assert len(self.rb.items()) % self.envs == 0
 
     def shuffled(self) -> None:
         batch = next(self.pass_, None)
@@ -322,14 +272,27 @@ class Plain(Subject):
         for name in self.rb.checkpoints[-1:]:
             self.rb.checkpoint_metadata(name)
 
-    def shown(self) -> None:
-        assert "transitions" in repr(self.rb)
-        assert self.rb._repr_html_()
+    def fork(self) -> None:
+        """A child that is made in the middle of a call is refused the buffer, and waits for nobody."""
+        assert str(forked(lambda: self.rb.sample(1))).startswith("StateError: this process was forked from the one")
 
-    def state(self) -> None:
-        ids = self.rb.items()
-        chances = chances_of(self.rb, ids)
-        assert not len(ids) or abs(chances.sum() - 1) < 1e-6
+    def looked(self, what: str) -> None:
+        """What only looks."""
+        rb, ids = self.rb, self.rb.items()
+        if what == "get":
+            self.compare(rb.get(self.last), self.last)
+        elif what == "select":
+            rb.sample(4, within=rb.select("length >= 1"))
+        elif what == "state":
+            assert not len(ids) or abs(chances_of(rb, ids).sum() - 1) < 1e-6
+        else:
+            assert {
+                "length": lambda: len(rb) % self.envs == 0,
+                "items": lambda: len(ids) % self.envs == 0,
+                "stats": lambda: (stats := rb.stats())["transitions"] <= stats["capacity"],
+                "episodes": lambda: all(episode.length > 0 for episode in rb.episodes),
+                "shown": lambda: "transitions" in repr(rb) and rb._repr_html_(),
+            }[what]()
 
     # The end
 
@@ -466,7 +429,7 @@ class Mixed(Plain):
 
     changing = ("add", "mix", "mix", "tell", "write_mixed", "checkpoint", "commit", "clear")
     calls = (
-        "add", "mix", "tell", "write_mixed", "checkpoint", "commit", "drop_mixed", "sample", "length", "refresh_mixed",
+        "add", "mix", "tell", "write_mixed", "checkpoint", "commit", "drop_checkpoint", "sample", "length", "refresh",
         "give", "checkpoints", "state",
     )  # fmt: skip
 
@@ -480,7 +443,7 @@ class Mixed(Plain):
             other.add(**self.step(serial))
         other.close()
         self.other = dr.ReplayBuffer.open(f"{self.path}-other", mode="r", sampler=dr.RankBased(), cache_bytes=1 << 14)
-        self.mixture = dr.Mixture([self.rb, self.other], [2, 1])
+        self.saved = self.mixture = dr.Mixture([self.rb, self.other], [2, 1])
         self.drawn = 0
         self.index = np.zeros(0, np.int64)
 
@@ -497,21 +460,6 @@ class Mixed(Plain):
         numbers, own = self.mixture.split(self.index)
         self.mixture.write("value", self.index, own / np.float32(2))
         self.later.update(own[numbers == 0].tolist())
-
-    def checkpoint(self) -> None:
-        name = next(self.names)
-        self.mixture.checkpoint(name)
-        self.kept.append(name)
-
-    def drop_mixed(self) -> None:
-        if self.kept:
-            self.mixture.drop_checkpoint(self.kept.pop(0))
-
-    def commit(self) -> None:
-        self.mixture.commit()
-
-    def refresh_mixed(self) -> None:
-        self.mixture.refresh()
 
     def give(self) -> None:
         self.mixture.get(self.index)
@@ -540,7 +488,6 @@ class Rollout(Subject):
             self.path, spaces.Box(0, 255, (36, 36), np.uint8), spaces.Discrete(9), steps=self.capacity,
             columns={"serial": np.int64}, chunk_rows=4, shard_rows=8, **OPTIONS,
         )  # fmt: skip
-        self.kept: list[str] = []
 
     def call(self, name: str) -> Change:
         try:
@@ -576,13 +523,6 @@ class Rollout(Subject):
     def clear(self) -> Change:
         self.rb.clear()
         return none
-
-    def checkpoint(self) -> None:
-        name = next(self.names)
-        self.rb.checkpoint(name)
-        self.kept.append(name)
-        if len(self.kept) > 3:
-            self.rb.drop_checkpoint(self.kept.pop(0))
 
     def length(self) -> None:
         assert len(self.rb) <= self.capacity
@@ -693,7 +633,9 @@ def handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
 def run(subject: Subject, count: int, seed: int = 0) -> int:
     """Makes so many trials, and ends the subject; how many signals came within the calls."""
     rng = random.Random(seed)
-    sender, inside = Sender(), 0
+    asked: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
+    threading.Thread(target=send, args=(asked,), daemon=True).start()
+    inside = 0
     every = pairs(type(subject), rng)
     seconds: dict[str, float] = {}
     names = ["", ""]
@@ -720,7 +662,7 @@ def run(subject: Subject, count: int, seed: int = 0) -> int:
                 faulthandler.dump_traceback_later(PATIENCE, exit=True)
                 names[:] = next(every)
                 changes.clear()
-                sender.send(SIGNALS[number % len(SIGNALS)], rng.random() * seconds.get(names[0], 1e-3))
+                asked.put((SIGNALS[number % len(SIGNALS)], rng.random() * seconds.get(names[0], 1e-3)))
                 began, busy = time.perf_counter(), True
                 change = subject.call(names[0])
                 busy = False
@@ -738,20 +680,6 @@ def run(subject: Subject, count: int, seed: int = 0) -> int:
                     raise
         finally:
             faulthandler.cancel_dump_traceback_later()
-            sender.stop()
+            asked.put((0, 0.0))
     subject.end()
     return inside
-
-
-def main(kind: str, folder: str, count: str, seed: str = "0") -> None:
-    os.fsync = lambda fd: None
-    sys.setswitchinterval(1e-4)
-    warnings.simplefilter("ignore", MisuseWarning)
-    began = time.perf_counter()
-    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
-    inside = run(SUBJECTS[kind](pathlib.Path(folder), int(seed)), int(count), int(seed))
-    print(f"{kind}: {count} signals, {inside} within calls, {time.perf_counter() - began:.0f} s, 0 wrong", flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

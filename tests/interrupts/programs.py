@@ -28,7 +28,7 @@ import numpy as np
 from helpers import view_model
 from helpers.configs import Config
 from helpers.model import Leaf, Log, RaggedLeaf, arguments
-from helpers.odds import chances_of
+from helpers.odds import ALPHA, EPSILON, by_formula, chances_of
 from helpers.recording import Recording
 from helpers.testing import SimulatedDisk
 from interrupts import own
@@ -340,19 +340,10 @@ class Replay(Program):
             self.priorities = [states[fits.index(True)]]
 
     def chances(self, sampler: Any, ids: list[int], state: dict[int, float]) -> np.ndarray:
-        """By the formulas of Schaul et al. (2016)."""
-        if isinstance(sampler, dr.RankBased):
-            values = {each: state.get(each, 1.0) for each in ids}
-            ranked = sorted(ids, key=lambda each: (-values[each], -each))
-            masses = {each: rank**-ALPHA for rank, each in enumerate(ranked, 1)}
-        else:
-            masses = {each: (state[each] + EPSILON if each in state else 1.0) ** ALPHA for each in ids}
-        found = np.array([masses[each] for each in ids])
-        if not sampler.to_json().get("by_env"):
-            return found / found.sum()
-        envs = np.array(ids) % self.log.num_envs
-        totals = np.bincount(envs, found)
-        return found / totals[envs] / np.count_nonzero(totals)
+        told = [state.get(each, np.nan) for each in ids]
+        return by_formula(
+            sampler, ids, told, np.array(ids) % self.log.num_envs if sampler.to_json().get("by_env") else None
+        )
 
     def check_reader(self, checkpoint: str | None = None) -> None:
         """Somebody who opens the store now sees what was committed."""
@@ -400,8 +391,7 @@ class Replay(Program):
 
     def go_on(self) -> None:
         if self.buffer is None:
-            gc.collect()
-            self.open()
+            self.opened()
             self.look()
         self.more(1)
         self.work(9)
@@ -410,9 +400,20 @@ class Replay(Program):
         self.sure.add("later")
         self.more(2)
 
+    def opened(self) -> None:
+        """Opens what is there, or makes it, where no buffer came back."""
+        if self.buffer is None:
+            gc.collect()
+            try:
+                self.open()
+            except StoreNotFoundError:
+                self.buffer = self.config.create(
+                    self.path, files=self.files, sampler=self.sampler(), view=self.view, seed=3
+                )
+
     def close(self) -> None:
-        if self.buffer is not None:
-            self.buffer.close()
+        self.opened()
+        self.buffer.close()
 
     def again(self, kept: bool) -> None:
         assert verify(self.path, files=self.files).problems == ()
@@ -427,9 +428,6 @@ class Replay(Program):
         self.more(7)
         self.buffer.close()
         self.check_reader()
-
-
-ALPHA, EPSILON = 0.6, 1e-6
 
 
 proportional = functools.partial(dr.Proportional, alpha=ALPHA, beta=0.4, epsilon=EPSILON)
@@ -447,12 +445,6 @@ class Opening(Replay):
         self.priorities = [{}]
         self.buffer = None
 
-    def close(self) -> None:
-        if self.buffer is None:
-            gc.collect()
-            self.open()
-        super().close()
-
 
 class Creating(Replay):
     """No store yet."""
@@ -465,23 +457,6 @@ class Creating(Replay):
 
     def create(self) -> None:
         self.buffer = self.config.create(self.path, files=self.files, sampler=self.sampler(), view=self.view, seed=3)
-
-    def opened(self) -> None:
-        """Opens what was made, or makes it, where no buffer came back."""
-        if self.buffer is None:
-            gc.collect()
-            try:
-                self.open()
-            except StoreNotFoundError:
-                self.create()
-
-    def close(self) -> None:
-        self.opened()
-        super().close()
-
-    def go_on(self) -> None:
-        self.opened()
-        super().go_on()
 
 
 class Reading(Replay):

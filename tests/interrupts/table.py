@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import functools
-import multiprocessing
-import os
 import pathlib
 import random
 import signal
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection
 from typing import Any
 
 from helpers.patience import PATIENCE
 from helpers.testing import Interrupts
-from interrupts import others, own, telling, writing
+from interrupts import others, own, telling
 from interrupts.programs import (
     FRAMES,
     GOALS,
@@ -145,10 +142,10 @@ def replay_operations() -> Iterator[Operation]:
     for name, config in (("vectors", VECTORS), ("stacks", FRAMES)):
         yield operation("refresh", name, Reading, config, [20, 7], Reading.refresh)
     yield operation("refresh", "with priorities", Reading, VECTORS, [20, 7], Reading.refresh, sampler=proportional)
-    for call in telling.CALLS:
+    for call in telling.FACTS:
         yield operation("facts", call, telling.Telling, call)
-    for call in writing.CALLS:
-        yield operation("written later", call, writing.Writing, call)
+    for call in telling.VALUES:
+        yield operation("written later", call, telling.Writing, call)
     yield operation("refresh", "of nothing yet", Reading, VECTORS, [0, 3], Reading.refresh)
 
 
@@ -193,81 +190,53 @@ def operations() -> list[Operation]:
 
 # One trial
 
-
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """What was wrong after an interrupt."""
-
-    operation: str
-    mode: str
-    place: str
-    ending: str
-    what: str
-
-
 ENDINGS = ("goes on", "closes")
 
 
 def trial(make: Make, tool: Interrupts, number: int, ending: str) -> tuple[str | None, str | None]:
     """One program, interrupted at a place and brought to its end: the place, None for none, and what was wrong."""
     kind = KeyboardInterrupt if tool.by == "signal" else type(tool.error())
-    told = False
-    with tempfile.TemporaryDirectory() as folder, small:
+    with tempfile.TemporaryDirectory() as folder, small, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # such as that priorities were lost
         program = make(pathlib.Path(folder))
         try:
-            found = tool.interrupt(number, program.call)
-            if found is None:
+            if tool.interrupt(number, program.call) is None:
                 return None, None
-            place = str(found)
-        except DiskReplayError as error:
-            place = str(tool._place)
-            if tool._place is None or isinstance(error, CorruptionError) or not because(error, kind):
-                return place, described(error)
+        except BaseException as error:
+            told = isinstance(error, DiskReplayError) and not isinstance(error, CorruptionError)
+            if tool._place is None or not told or not because(error, kind):
+                return str(tool._place), described(error)
+        try:
+            bring_to_its_end(program, goes_on=ending == "goes on")
         except BaseException as error:
             return str(tool._place), described(error)
+    return str(tool._place), None
+
+
+def bring_to_its_end(program: Program, goes_on: bool = True) -> None:
+    """Go on with a program, close and open again what it wrote."""
+    kept = True
+    if goes_on and not program.closed:
         try:
-            if ending == "goes on" and not program.closed:
-                try:
-                    program.look()
-                    program.go_on()
-                except (StateError, ClosedError) as error:
-                    told = bool(error)
-            kept = not told
-            try:
-                program.close()
-            except DiskReplayError as error:
-                if isinstance(error, CorruptionError):
-                    raise
-                kept = False
-                program.close()
-            program.again(kept)
-        except BaseException as error:
-            return place, described(error)
-    return place, None
+            program.look()
+            program.go_on()
+        except (StateError, ClosedError):
+            kept = False
+    try:
+        program.close()
+    except DiskReplayError as error:
+        if isinstance(error, CorruptionError):
+            raise
+        kept = False
+        program.close()
+    program.again(kept)
 
 
-def uninterrupted(make: Make) -> str | None:
-    """What is wrong without any interrupt: the program itself. What is done only once is done then, such as imports."""
-    with tempfile.TemporaryDirectory() as folder, small:
-        try:
-            program = make(pathlib.Path(folder))
-            program.call()
-            if not program.closed:
-                program.look()
-                program.go_on()
-            program.close()
-            program.again(True)
-        except BaseException as error:
-            return described(error)
-    return None
-
-
-def because(error: BaseException, kind: type[BaseException]) -> bool:
+def because(error: BaseException | None, kind: type[BaseException]) -> bool:
     """Whether an error came of one of this class."""
-    chain: BaseException | None = error
-    while chain is not None and not isinstance(chain, kind):
-        chain = chain.__cause__ or chain.__context__
-    return chain is not None
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def described(error: BaseException) -> str:
@@ -277,29 +246,43 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:240]} [{' < '.join(reversed(lines[-4:]))}]"
 
 
-# All of them, in processes of their own
+# All of them
 
 
-def work(name: str, modes: Sequence[str], tries: int | None, start: int, pipe: Connection) -> None:
-    """Tries the places of an operation, from one of the plan on, and tells of each before and after it."""
-    os.fsync = lambda fd: None  # type: ignore[assignment]  # no power is cut here
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    make = {str(each): each.make for each in operations()}[name]
-    wrong = uninterrupted(make)
-    if wrong:
-        pipe.send(("tried", "nowhere", wrong))
-        return pipe.send(("done",))
+@dataclasses.dataclass
+class Result:
+    """What came of an operation: its places and interrupts by mode, and what was wrong after an interrupt."""
+
+    places: dict[str, int] = dataclasses.field(default_factory=dict)
+    tried: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    wrong: list[str] = dataclasses.field(default_factory=list)
+
+
+def run(each: Operation, tries: int | None = None, modes: Sequence[str] = USUAL) -> Result:
+    """Interrupt an operation so often; everywhere, and with both endings, if None.
+
+    What is wrong without any interrupt is raised: the program itself. What is done only once is done then, such as
+    imports.
+    """
+    with tempfile.TemporaryDirectory() as folder, small:
+        program = each.make(pathlib.Path(folder))
+        program.call()
+        bring_to_its_end(program)
     tools = {mode: MODES[mode]() for mode in modes}
-    counts = {mode: places(make, tool) for mode, tool in tools.items()}
-    pipe.send(("places", counts))
-    for at, (mode, number, ending) in list(enumerate(plan(name, counts, tries)))[start:]:
-        pipe.send(("trying", at, mode, number, ending))
-        told = trial(make, tools[mode], number, ending)
-        while tries is not None and told[0] is None and number:  # it had fewer places this time
+    result = Result({mode: places(each.make, tool) for mode, tool in tools.items()})
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    for mode, number, ending in plan(str(each), result.places, tries):
+        signal.alarm(int(PATIENCE))  # ends the process, which hangs
+        place, wrong = trial(each.make, tools[mode], number, ending)
+        while tries is not None and place is None and number:  # it had fewer places this time
             number //= 2
-            told = trial(make, tools[mode], number, ending)
-        pipe.send(("tried", *told))
-    pipe.send(("done",))
+            place, wrong = trial(each.make, tools[mode], number, ending)
+        result.tried[mode] += place is not None
+        if wrong:
+            result.wrong.append(f"{mode}, {ending}, at {place}: {wrong}")
+    signal.alarm(0)
+    signal.signal(signal.SIGINT, before)
+    return result
 
 
 def places(make: Make, tool: Interrupts) -> int:
@@ -311,12 +294,8 @@ def places(make: Make, tool: Interrupts) -> int:
     return count
 
 
-Try = tuple[str, int, str]
-"""Mode, number of a place, ending."""
-
-
-def plan(name: str, counts: Mapping[str, int], tries: int | None) -> list[Try]:
-    """What is tried: everything, or so many, other places for each operation; one of each mode at least."""
+def plan(name: str, counts: Mapping[str, int], tries: int | None) -> list[tuple[str, int, str]]:
+    """Modes, places and endings: all, or so many, other places for each operation; one of each mode at least."""
     everything = [
         (mode, number, ending) for mode, count in counts.items() for number in range(count) for ending in ENDINGS
     ]
@@ -325,69 +304,3 @@ def plan(name: str, counts: Mapping[str, int], tries: int | None) -> list[Try]:
     rng = random.Random(name)
     chosen = [(mode, rng.randrange(count), rng.choice(ENDINGS)) for mode, count in counts.items() if count]
     return sorted({*chosen, *rng.sample(everything, max(0, tries - len(chosen)))})
-
-
-@dataclasses.dataclass
-class Result:
-    """What came of an operation.
-
-    Attributes:
-        places: that it has, of each mode.
-        tried: interrupts.
-        failures: those after which something was wrong.
-    """
-
-    operation: Operation
-    places: dict[str, int] = dataclasses.field(default_factory=dict)
-    tried: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    failures: list[Failure] = dataclasses.field(default_factory=list)
-
-
-@functools.cache
-def processes() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["diskreplay.buffers.replay", "interrupts.table", "diskreplay.sampling.places"])
-    return context
-
-
-def run(each: Operation, tries: int | None = None, modes: Sequence[str] = USUAL) -> Result:
-    """Interrupts an operation so often; everywhere, and with both endings, if None."""
-    result = Result(each)
-    start = 0
-    while start >= 0:
-        start = _run_in_process(result, modes, tries, start)
-    return result
-
-
-def _run_in_process(result: Result, modes: Sequence[str], tries: int | None, start: int) -> int:
-    """Goes on with the plan from there; where it is to go on after a hang, -1 when all is done."""
-    here, there = processes().Pipe()
-    process = processes().Process(target=work, args=(str(result.operation), modes, tries, start, there), daemon=True)
-    process.start()
-    there.close()
-    at, mode, number, ending = -1, "", -1, ""
-    try:
-        with contextlib.closing(here):
-            while True:
-                if not here.poll(PATIENCE):
-                    raise EOFError(f"hangs, for {PATIENCE:g} seconds")
-                what, *facts = here.recv()
-                if what == "done":
-                    process.join(PATIENCE)
-                    return -1
-                if what == "places":
-                    (result.places,) = facts
-                elif what == "trying":
-                    at, mode, number, ending = facts
-                elif facts[0] is not None:
-                    result.tried[mode] += 1
-                    if facts[1] is not None:
-                        result.failures.append(Failure(str(result.operation), mode, facts[0], ending, facts[1]))
-    except EOFError as error:
-        result.tried[mode] += 1
-        what = f"the process {error.args[0] if error.args else 'died'}"
-        result.failures.append(Failure(str(result.operation), mode, f"place {number}", ending, what))
-        return at + 1 if at >= 0 else -1
-    finally:
-        process.kill()
-        process.join()

@@ -1,4 +1,4 @@
-"""Programs that tell facts of episodes, and select by them, interrupted once."""
+"""Programs that tell facts of episodes, and write values for rows that are already there, interrupted once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from helpers.line import create
+from helpers import line
 from helpers.testing import SimulatedDisk
 from interrupts.programs import OPTIONS, PATH, Shown
 
@@ -16,10 +16,10 @@ import diskreplay as dr
 WHERE = "seed >= 0 and tag == 'x'"
 NO = np.zeros(2, bool)
 
-Seen = list[tuple[int, int, dict[str, Any]]]
+Facts = list[tuple[int, int, dict[str, Any]]]
 
 
-def seen(buffer: dr.ReplayBuffer) -> Seen:
+def facts_of(buffer: dr.ReplayBuffer) -> Facts:
     return [(episode.start, episode.env, episode.facts) for episode in buffer.episodes]
 
 
@@ -29,14 +29,14 @@ class Telling(Shown):
     ``states`` are those that are allowed, of what is shown with the two episodes that the next row begins.
     """
 
-    seen = staticmethod(seen)
+    seen = staticmethod(facts_of)
 
     def __init__(self, folder: pathlib.Path, call: str) -> None:
         super().__init__(folder)
         self.name = call
         self.files = SimulatedDisk()
         self.at = np.zeros(2, np.float32)
-        self.buffer = create(PATH, 24, 2, files=self.files, **OPTIONS)
+        self.buffer = line.create(PATH, 24, 2, files=self.files, **OPTIONS)
         for number in range(5):
             self.buffer.begin_episode(env=number % 2, seed=number, tags=["x", "y"][: number % 3])
             self.rows(3, number % 2)
@@ -50,9 +50,9 @@ class Telling(Shown):
             self.buffer.begin_episode(seed=99)
         self.selection = self.buffer.select(WHERE)
         self.batches = self.buffer.shuffled(3, within=self.selection)
-        before = seen(self.buffer)
+        before = facts_of(self.buffer)
         end = self.buffer.stats()["streams"]["0"]["end"]
-        self.states: list[Seen] = [before]
+        self.states: list[Facts] = [before]
         if call == "annotate":
             last = max(at for at, (_, env, _) in enumerate(before) if env == 1)
             self.states.append(self.told(before, last))
@@ -63,7 +63,7 @@ class Telling(Shown):
         self.end = end
 
     @staticmethod
-    def told(states: Seen, which: int) -> Seen:
+    def told(states: Facts, which: int) -> Facts:
         """The same, where success was told of one."""
         return [
             (row, env, {**facts, "success": True} if at == which else facts)
@@ -78,10 +78,10 @@ class Telling(Shown):
             self.at = self.at + 1 + 10 * done
 
     def call(self) -> object:
-        return CALLS[self.name](self)
+        return FACTS[self.name](self)
 
     def look(self) -> None:
-        now = seen(self.buffer)
+        now = facts_of(self.buffer)
         if now not in self.states:  # an episode whose first row has left the window shows with another one
             begin = self.buffer.stats()["streams"]["0"]["begin"]
             moved = [[(max(row, begin), env, facts) for row, env, facts in state] for state in self.states]
@@ -94,11 +94,11 @@ class Telling(Shown):
     def go_on(self) -> None:
         waited = self.name in ("begin", "add", "commit")
         begun = self.buffer.stats()["streams"]["0"]["end"] > self.end
-        now = seen(self.buffer)
+        now = facts_of(self.buffer)
         self.at = self.at + 100  # the environments were reset
         row = self.buffer.stats()["streams"]["0"]["end"]
         self.rows(2)
-        new = {env: facts for start, env, facts in seen(self.buffer) if start == row}
+        new = {env: facts for start, env, facts in facts_of(self.buffer) if start == row}
         if self.name == "begin":
             assert new[0] in ({}, {"seed": 99})
             assert new[1] == {}
@@ -106,7 +106,7 @@ class Telling(Shown):
             assert new == {0: {"seed": 99}, 1: {"seed": 99}}
         else:
             assert new == {0: {}, 1: {}}
-        kept = [facts for start, _, facts in seen(self.buffer) if start < row]
+        kept = [facts for start, _, facts in facts_of(self.buffer) if start < row]
         assert kept == [facts for _, _, facts in now][len(now) - len(kept) :]
         self.buffer.annotate_episode(env=0, success=False)
         batch = self.buffer.sample(7, within=self.buffer.select("success == false"))
@@ -115,17 +115,17 @@ class Telling(Shown):
             assert len(part)
         self.buffer.commit()
         self.reader.refresh()
-        assert seen(self.reader) == seen(self.buffer)
-        self.states = [seen(self.buffer)]
+        assert facts_of(self.reader) == facts_of(self.buffer)
+        self.states = [facts_of(self.buffer)]
 
     def add_again(self) -> None:
         self.at = self.at + 1000
         self.buffer.begin_episode(seed=5)
         self.rows(1)
-        assert [facts for _, _, facts in seen(self.buffer)[-2:]] == [{"seed": 5}, {"seed": 5}]
+        assert [facts for _, _, facts in facts_of(self.buffer)[-2:]] == [{"seed": 5}, {"seed": 5}]
 
 
-CALLS: dict[str, Callable[[Telling], object]] = {
+FACTS: dict[str, Callable[[Telling], object]] = {
     "begin": lambda told: told.buffer.begin_episode(env=0, seed=99),
     "annotate": lambda told: told.buffer.annotate_episode(env=1, success=True),
     "annotate_old": lambda told: told.buffer.annotate_episode(told.buffer.episodes[1], success=True),
@@ -135,4 +135,106 @@ CALLS: dict[str, Callable[[Telling], object]] = {
     "sample": lambda told: told.buffer.sample(5, within=told.selection),
     "shuffled": lambda told: next(told.batches),
     "refresh": lambda told: told.reader.refresh(),
+}
+
+
+LATER: dict[str, Any] = {"state": ((3,), np.float32), "wide": ((300,), np.float32)}
+"""One in RAM, one on disk."""
+
+Values = dict[int, dict[str, bytes]]
+
+
+def values_of(buffer: dr.ReplayBuffer) -> Values:
+    """The values of all rows of the window."""
+    batch = buffer.get(buffer.items())
+    return {
+        int(number): {
+            name: batch.extra[name][at].tobytes() for name in LATER if batch.extra[f"{name}_known"][at]
+        }
+        for at, number in enumerate(batch.index)
+    }  # fmt: skip
+
+
+class Writing(Shown):
+    """Two environments; values of rows in RAM, on disk and evicted, some in no commit.
+
+    ``states`` are those that are allowed.
+    """
+
+    seen = staticmethod(values_of)
+
+    def __init__(self, folder: pathlib.Path, call: str) -> None:
+        super().__init__(folder)
+        self.name = call
+        self.files = SimulatedDisk()
+        self.rng = np.random.default_rng(0)
+        self.at = 0.0
+        self.buffer = line.create(PATH, 24, 2, files=self.files, later=LATER, **OPTIONS)
+        for number in range(3):
+            self.rows(5)
+            self.write("state", 6)
+            self.write("wide", 2)
+            if number == 1:
+                self.buffer.commit()
+        self.reader = dr.ReplayBuffer.open(PATH, mode="r", files=self.files, seed=0)
+        if call == "refresh":
+            self.buffer.commit()
+        name = "wide" if call == "write large" else "state"
+        self.index = self.rng.choice(self.buffer.items(), 9)
+        self.values = self.rng.random((9, *LATER[name][0]), np.float32)
+        before = values_of(self.buffer)
+        self.states = [before]
+        if call in ("write", "write large"):
+            after = {number: dict(values) for number, values in before.items()}
+            for number, value in zip(self.index.tolist(), self.values, strict=True):
+                after[number][name] = value.tobytes()
+            self.states.append(after)
+        if call == "add":
+            end = self.buffer.stats()["streams"]["0"]["end"]
+            rows = {number: values for number, values in before.items() if number >= min(before) + 2}
+            self.states.append({**rows, 2 * end: {}, 2 * end + 1: {}})
+
+    def rows(self, count: int) -> None:
+        line.add(self.buffer, count, self.at)
+        self.at += count
+
+    def write(self, name: str, count: int) -> None:
+        values = self.rng.random((count, *LATER[name][0]), np.float32)
+        self.buffer.write(name, self.rng.choice(self.buffer.items(), count), values)
+
+    def call(self) -> object:
+        return VALUES[self.name](self)
+
+    def look(self) -> None:
+        self.values[:] = 0  # they are the program's again
+        now = values_of(self.buffer)
+        assert now in self.states
+        self.states = [now]
+        self.reader.refresh()
+
+    def go_on(self) -> None:
+        self.at += 100
+        self.write("state", 4)
+        self.rows(2)
+        self.write("wide", 2)
+        now = values_of(self.buffer)
+        self.buffer.commit()
+        assert values_of(self.buffer) == now
+        self.reader.refresh()
+        assert values_of(self.reader) == now
+        self.states = [now]
+
+    def add_again(self) -> None:
+        self.at += 1000
+        self.rows(1)
+        self.write("state", 3)
+
+
+VALUES: dict[str, Callable[[Writing], object]] = {
+    "write": lambda it: it.buffer.write("state", it.index, it.values),
+    "write large": lambda it: it.buffer.write("wide", it.index, it.values),
+    "add": lambda it: it.rows(1),
+    "commit": lambda it: it.buffer.commit(),
+    "sample": lambda it: it.buffer.sample(5),
+    "refresh": lambda it: it.reader.refresh(),
 }

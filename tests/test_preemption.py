@@ -1,4 +1,4 @@
-"""The job of docs/slurm.md, from its page alone: a scheduler's signal to all its processes ends it in good order."""
+"""The jobs of docs/slurm.md and docs/guide.md, from the pages alone: a scheduler's signal ends them in good order."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from helpers.patience import PATIENCE
+from helpers.programs import printed
 
 import diskreplay as dr
 from diskreplay.ops.verify import verify
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "slurm.md").read_text()
 (PROGRAM,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 WITH_SRUN, WITHOUT, ARRAY = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
@@ -83,16 +84,12 @@ def to_all(job: subprocess.Popen[str]) -> None:
     os.killpg(job.pid, signal.SIGUSR1)
 
 
-def to_the_step(folder: pathlib.Path) -> Callable[[subprocess.Popen[str]], None]:
-    return lambda job: os.killpg(int((folder / "step").read_text()), signal.SIGUSR1)
-
-
-def saved(store: pathlib.Path) -> int:
-    """The step of the newest checkpoint, which has all rows of the store."""
+def saved(store: pathlib.Path, checkpoints: int) -> int:
+    """The step of the newest of so many checkpoints, which has all rows of the store."""
     with dr.ReplayBuffer.open(store, mode="r") as latest, dr.ReplayBuffer.open(
         store, mode="r", checkpoint="latest"
     ) as buffer:  # fmt: skip
-        assert len(buffer) == len(latest)
+        assert (len(buffer), len(latest.checkpoints)) == (len(latest), checkpoints)
         assert buffer.restored is not None
         step = int(buffer.restored.metadata["step"])
         assert buffer.restored.name == f"step-{step}"
@@ -102,22 +99,15 @@ def saved(store: pathlib.Path) -> int:
     return step
 
 
-def checkpoints(store: pathlib.Path) -> int:
-    with dr.ReplayBuffer.open(store, mode="r") as buffer:
-        return len(buffer.checkpoints)
-
-
 @pytest.mark.long
 def test_a_signal_to_the_whole_group_makes_one_checkpoint(cluster: pathlib.Path) -> None:
     """Regression: forked workers made the checkpoint, too, and the program ended with 1."""
     store = cluster / "pole.replay"
     command = [sys.executable, "train.py", str(store)]
     assert run(command, cluster, to_all).startswith("goes on at step 0\n")
-    assert checkpoints(store) == 1
-    first = saved(store)
+    first = saved(store, 1)
     assert run(command, cluster, to_all).startswith(f"goes on at step {first}\n")
-    assert checkpoints(store) == 2
-    assert saved(store) > first
+    assert saved(store, 2) > first
 
 
 @pytest.mark.long("test_a_signal_to_the_whole_group_makes_one_checkpoint")
@@ -129,11 +119,17 @@ def test_the_scripts_requeue_a_job_that_was_stopped(
 ) -> None:
     """Without srun, ``B:`` has the signal go to the script alone."""
     (cluster / "job.sh").write_text(script)
-    stop = to_the_step(cluster) if "srun" in script else lambda job: job.send_signal(signal.SIGUSR1)
     before = 0
+
+    def stop(job: subprocess.Popen[str]) -> None:
+        if "srun" in script:
+            os.killpg(int((cluster / "step").read_text()), signal.SIGUSR1)
+        else:
+            job.send_signal(signal.SIGUSR1)
+
     for turn in range(1, 3):
         assert run(["bash", "job.sh"], cluster, stop).startswith(f"goes on at step {before}\n")
-        before = saved(cluster / f"{name}.replay")
+        before = saved(cluster / f"{name}.replay", turn)
         assert (cluster / "scontrol.log").read_text() == f"requeue {requeued}\n" * turn
 
 
@@ -145,7 +141,8 @@ def test_a_job_that_is_done_is_not_requeued(cluster: pathlib.Path, script: str) 
     run(["bash", "job.sh"], cluster, None)
     assert (cluster / "pole.replay.done").exists()
     assert not (cluster / "scontrol.log").exists()
-    assert checkpoints(cluster / "pole.replay") == 1
+    with dr.ReplayBuffer.open(cluster / "pole.replay", mode="r") as buffer:
+        assert len(buffer.checkpoints) == 1
 
 
 def test_a_job_that_fails_is_not_requeued(cluster: pathlib.Path) -> None:
@@ -155,3 +152,27 @@ def test_a_job_that_fails_is_not_requeued(cluster: pathlib.Path) -> None:
         with pytest.raises(AssertionError):
             run(["bash", "job.sh"], cluster, None)
         assert not (cluster / "scontrol.log").exists()
+
+
+@pytest.mark.long
+def test_the_job_of_the_guide_goes_on(tmp_path: pathlib.Path) -> None:
+    guide = (ROOT / "docs" / "guide.md").read_text()
+    (program,) = [part.split("```")[0] for part in guide.split("```python\n") if "stopped = []" in part]
+    for times in (1, 2):
+        sent = f"""
+import os, signal, threading
+os.chdir({str(tmp_path)!r})
+os.fsync = lambda descriptor: None
+def send():
+    while 'step' not in globals() or len(rb) <= {times}:
+        pass
+    os.kill(os.getpid(), signal.SIGUSR1)
+threading.Thread(target=send, daemon=True).start()
+"""
+        printed(sent + program.replace("1_000", "10**9"))
+        with dr.ReplayBuffer.open(tmp_path / "job.replay", mode="r", checkpoint="latest") as buffer:
+            assert len(buffer.checkpoints) == times
+            saved = buffer.checkpoint_metadata(buffer.checkpoints[-1])["transitions"]
+            assert len(buffer) == saved > times
+            assert np.load(buffer.attachment("weights.npy")).any()
+        assert verify(tmp_path / "job.replay").ok
