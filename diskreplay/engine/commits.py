@@ -37,7 +37,6 @@ COMMIT_BYTES = 64 << 20
 """The most encoded bytes that may wait in RAM for a commit."""
 WAITING_ROWS = 64
 """The number of rows after which the waiting bytes are counted again."""
-
 POLL_SECONDS = 0.01
 """The seconds after which the next row looks whether a commit is over, if another one is due."""
 

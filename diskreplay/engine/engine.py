@@ -83,7 +83,8 @@ class Engine:
         store, path, schema: the store, its directory and its columns.
         rng: the random generator of all draws; a checkpoint holds its state.
         lock: guards what is in RAM; never held during a write to disk.
-        write_lock: held by the thread that adds, commits or makes a checkpoint; taken before ``lock``.
+        write_lock: held by the thread that adds, commits or makes a checkpoint; taken before ``lock``. The thread that
+            writes the files of a commit beside these holds neither, and takes ``lock`` to publish it.
         streams: the open streams of the store.
         appender, later, cuts, commits: these add rows, write later values, say where runs begin, and make commits, if a
             stream is written.

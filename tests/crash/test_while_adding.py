@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 from helpers.commits import PATH, Held, check, in_commit
@@ -54,9 +55,8 @@ class Turns(Held):
 
 @pytest.mark.long
 @pytest.mark.parametrize("capacity", [5, 12, 1000])
-def test_a_crash_at_every_operation_while_rows_are_added(capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with small_thresholds():
-        monkeypatch.setattr(commits, "COMMIT_BYTES", 1 << 30)
+def test_a_crash_at_every_operation_while_rows_are_added(capacity: int) -> None:
+    with small_thresholds(), mock.patch.object(commits, "COMMIT_BYTES", 1 << 30):
         files = Turns()
         buffer = files.buffer = create(PATH, capacity, files=files, commit_rows=7, chunk_rows=2, shard_rows=4)
         rows = 0

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -200,12 +201,9 @@ def test_an_error_that_is_no_disks_stops_the_writer(held: Held) -> None:
 @pytest.mark.parametrize("at", ["pwrite", "sync", "rename", "sync_dir", "unlink"])
 @pytest.mark.parametrize("capacity", [4, 7])
 @pytest.mark.parametrize("by", ["add", "extend"])
-def test_a_window_that_goes_round_while_files_are_written(
-    held: Held, at: str, capacity: int, by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_window_that_goes_round_while_files_are_written(held: Held, at: str, capacity: int, by: str) -> None:
     """What the commit has taken stays in RAM, whatever was added since; what it needs not goes."""
-    with small_thresholds():
-        monkeypatch.setattr(commits, "COMMIT_BYTES", 1 << 30)
+    with small_thresholds(), mock.patch.object(commits, "COMMIT_BYTES", 1 << 30):
         held.at = "nothing"
         buffer = create(PATH, capacity, files=held, commit_rows=DUE, **SMALL)
         add(buffer, DUE)
@@ -228,10 +226,9 @@ def test_a_window_that_goes_round_while_files_are_written(
         check(held, 223, capacity)
 
 
-def test_adding_waits_where_many_bytes_wait_behind_a_commit(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adding_waits_where_many_bytes_wait_behind_a_commit(held: Held) -> None:
     """Those that the commit has taken do not count."""
-    with small_thresholds():
-        monkeypatch.setattr(commits, "COMMIT_BYTES", 6000)
+    with small_thresholds(), mock.patch.object(commits, "COMMIT_BYTES", 6000):
         options: dict[str, Any] = {"capacity": 5000, "commit_rows": 1 << 30, "commit_seconds": 1e9}
         buffer = dr.ReplayBuffer.create(PATH, Box(0, 1, (40,), np.float32), Discrete(2), files=held, **options)
         rng, count = np.random.default_rng(0), 0

@@ -300,6 +300,7 @@ def test_an_interrupt_before_the_first_step_is_appended(
     assert verify(small).ok
 
 
+@pytest.mark.usefixtures("commits_at_once")
 @pytest.mark.parametrize("length", [6, 18])
 def test_a_full_disk_while_appending(small: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where going back fails as well, it is said how to do it later."""

@@ -172,6 +172,7 @@ def test_after_an_error_no_step_goes_on_by_flags(path: str) -> None:
         assert [episode.length for episode in reader.episodes] == [1, 1]
 
 
+@pytest.mark.usefixtures("commits_at_once")
 def test_a_full_disk_is_told_and_the_last_commit_is_intact(path: str) -> None:
     files = FaultyFiles()
     env = record(path, 50, files=files, commit_rows=4)
