@@ -19,6 +19,7 @@ import pathlib
 import queue
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -58,11 +59,30 @@ def none(rows: list[int]) -> list[int]:
     return []
 
 
-def send(asked: queue.SimpleQueue[tuple[int, float]]) -> None:
-    """A thread that sends each signal that is asked for to this process, after so many seconds."""
-    while number := (asking := asked.get())[0]:
-        time.sleep(asking[1])
-        os.kill(os.getpid(), number)
+@contextlib.contextmanager
+def sending() -> Iterator[Callable[[int, float], object]]:
+    """A function that sends a signal to this process, after so many seconds: SIGALRM by a timer, others by a thread."""
+    asked: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
+
+    def send() -> None:
+        while (asking := asked.get())[0]:
+            time.sleep(asking[1])
+            os.kill(os.getpid(), asking[0])
+
+    def ask(number: int, seconds: float) -> None:
+        if number == signal.SIGALRM:
+            signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+        else:
+            asked.put((number, seconds))
+
+    threading.Thread(target=send, daemon=True).start()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)  # else the thread waits while a call is over
+    try:
+        yield ask
+    finally:
+        sys.setswitchinterval(before)
+        asked.put((0, 0.0))
 
 
 class Subject:
@@ -633,8 +653,6 @@ def handled(handler: Callable[[int, Any], None]) -> Iterator[None]:
 def run(subject: Subject, count: int, seed: int = 0) -> int:
     """Makes so many trials, and ends the subject; how many signals came within the calls."""
     rng = random.Random(seed)
-    asked: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
-    threading.Thread(target=send, args=(asked,), daemon=True).start()
     inside = 0
     every = pairs(type(subject), rng)
     seconds: dict[str, float] = {}
@@ -654,7 +672,7 @@ def run(subject: Subject, count: int, seed: int = 0) -> int:
         finally:
             subject.handling = False
 
-    with handled(handler):
+    with handled(handler), sending() as send:
         for _ in range(12):
             subject.rows = subject.call(subject.changing[0])(subject.rows)[-subject.capacity :]
         try:
@@ -662,7 +680,7 @@ def run(subject: Subject, count: int, seed: int = 0) -> int:
                 faulthandler.dump_traceback_later(PATIENCE, exit=True)
                 names[:] = next(every)
                 changes.clear()
-                asked.put((SIGNALS[number % len(SIGNALS)], rng.random() * seconds.get(names[0], 1e-3)))
+                send(SIGNALS[number % len(SIGNALS)], rng.random() * seconds.get(names[0], 1e-3))
                 began, busy = time.perf_counter(), True
                 change = subject.call(names[0])
                 busy = False
@@ -680,6 +698,5 @@ def run(subject: Subject, count: int, seed: int = 0) -> int:
                     raise
         finally:
             faulthandler.cancel_dump_traceback_later()
-            asked.put((0, 0.0))
     subject.end()
     return inside
