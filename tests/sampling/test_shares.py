@@ -16,7 +16,7 @@ WEIGHTS = [(1,), (0.5, 0.5), (0.1, 0.7, 0.2), (3, 1), (1 / 3, 1 / 3, 1 / 3), (0.
 MANY = [tuple(np.random.default_rng(seed).integers(1, 40, 2 + seed % 9).tolist()) for seed in range(40)]
 
 
-@pytest.mark.long(quick=84)
+@pytest.mark.long(quick=42)
 @pytest.mark.parametrize("most", [2, 5, 300])
 @pytest.mark.parametrize("weights", [*WEIGHTS, *MANY])
 def test_every_part_has_given_its_share_to_less_than_one(weights: Any, most: int) -> None:
