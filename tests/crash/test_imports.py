@@ -59,7 +59,7 @@ def dataset(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture(autouse=True)
-def _commits(monkeypatch: pytest.MonkeyPatch) -> None:
+def _commits(monkeypatch: pytest.MonkeyPatch, commits_at_once: None) -> None:
     """A commit every few rows, as a large dataset has them."""
     for name in ("create", "open"):
         method = functools.partial(getattr(dr.ReplayBuffer, name), commit_rows=8)

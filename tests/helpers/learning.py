@@ -12,6 +12,7 @@ The learner here needs NumPy alone; ``interop/learning.py`` has the same program
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -23,6 +24,7 @@ from typing import Any, BinaryIO
 
 import gymnasium
 import numpy as np
+from helpers.commits import at_once
 from helpers.odds import chances_of
 from helpers.testing import FaultyFiles
 
@@ -154,7 +156,9 @@ def run(learner: Any, name: str, folder: str, steps: str) -> None:
         place = "steps"
 
     files.decide = event
-    commits = {"commit_rows": 13, "commit_seconds": 1e9}  # events have the same numbers on any machine
+    stack = contextlib.ExitStack()  # closed at the end
+    stack.enter_context(at_once())  # events have the same numbers on any machine
+    commits = {"commit_rows": 13, "commit_seconds": 1e9}
     opening = {"sampler": kind.sampler, "view": kind.view, "files": files, "seed": SEED, **commits}
     drawn: Any
     if not (path / "zarr.json").exists():

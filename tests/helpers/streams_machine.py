@@ -10,6 +10,7 @@ import tempfile
 from typing import Any
 
 import numpy as np
+from helpers.commits import settled
 from helpers.configs import Config
 from helpers.effort import examples
 from helpers.model import KINDS, Actor, Log, arguments, flat
@@ -160,6 +161,7 @@ class StreamsMachine(RuleBasedStateMachine):
                     if one.ndim:
                         one[...] = 99
         writer.log.rows.append(row)
+        settled(writer.buffer)
         committed = writer.buffer.stats()["streams"][name]["committed"]
         if writer.log.end - writer.durable.end >= writer.commit_rows or (
             self.early_commits and committed == writer.log.end

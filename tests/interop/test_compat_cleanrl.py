@@ -385,6 +385,8 @@ from diskreplay.compat.cleanrl import PrioritizedReplayBuffer
 rb = PrioritizedReplayBuffer(100, (3,), "cpu", 1, 0.9, path=sys.argv[1], commit_rows=10)
 for step in range(95):
     rb.add(np.full((1, 3), step, np.uint8), [1], [step], np.full((1, 3), step + 1, np.uint8), [False])
+    if step == 90:
+        rb.commit()
 print("added", flush=True)
 sys.stdin.read()
 """

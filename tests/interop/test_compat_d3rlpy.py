@@ -569,6 +569,7 @@ from diskreplay.compat.d3rlpy import DiskDataset
 
 def tell(algo, epoch, step):
     if step == 50:
+        buffer.commit()
         print("at 50", flush=True)
         sys.stdin.read()
 

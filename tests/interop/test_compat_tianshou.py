@@ -577,6 +577,8 @@ for step in range(75):
     obs, zeros = np.full((len(ids), 3), step, np.float32), np.zeros(len(ids), bool)
     buffer.add(Batch(obs=obs, act=ids, rew=obs[:, 0], terminated=zeros, truncated=zeros, obs_next=obs + 1), ids)
     buffer.update_weight(np.array([0]), np.array([50.0]))
+    if step == 71:
+        buffer.commit()
 print("added", flush=True)
 sys.stdin.read()
 """
