@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
 import gc
 import logging  # noqa: F401  # its lock is taken after ours: a thread that logs within a batch must not wait for a fork
 import os
@@ -30,6 +31,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from diskreplay.errors import StateError
 from diskreplay.process.locks import Lock, held_back
 
 FORK_SECONDS = 1.0
@@ -149,8 +151,9 @@ def _before() -> None:
     taken: list[Lock] = []
     _begun[get_ident()] = block, found, taken
     for lock in (lock for each in found for lock in each.locks):
-        if not lock.owned and lock.acquire(max(0.0, until - time.monotonic())):
-            taken.append(lock)
+        with contextlib.suppress(StateError):  # this thread is in the middle of a change
+            if lock.acquire(max(0.0, until - time.monotonic())):
+                taken.append(lock)
 
 
 def _over() -> None:

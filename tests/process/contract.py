@@ -115,7 +115,7 @@ def children() -> Iterator[Case]:
         ("within a draw, by a view's own code", draws, f"said = view_forks(path)\n{drawn}"),
         ("of a reader that a thread uses for a moment", draws, f"said = reader_is_in_use(path, 800, True)\n{drawn}"),
         (
-            f"of a reader that a thread uses for {lifecycle.FORK_SECONDS:g} seconds on end", refused,
+            f"of a reader that a thread uses for more than {lifecycle.FORK_SECONDS:g} s", refused,
             f"said = reader_is_in_use(path, 0.05, False)\nassert said.startswith('StateError: {used}'), said",
         ),
     ):  # fmt: skip

@@ -448,14 +448,14 @@ def view_forks(path: str) -> Any:
         def draft(self, *arguments: Any) -> Any:
             batch = super().draft(*arguments)
             if not said:
-                said.append(child("os.fork", len, reader))
+                said.append(child("os.fork", lambda: [len(reader), reader.engine.check_open()]))
                 arguments[-1].then(lambda: said.append(child("os.fork", draws, reader)))
             return batch
 
     Learner(path).buffer.close()
     reader = opened(path, view=Forks())
     draws(reader)
-    assert said[0] == CAPACITY
+    assert said[0] == [CAPACITY, None], said[0]
     return said[1]
 
 
