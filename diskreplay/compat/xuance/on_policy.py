@@ -11,7 +11,7 @@ from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_count, check_share
 from diskreplay.compat.location import Location
 from diskreplay.compat.ring import Field, nested
-from diskreplay.compat.stores import open_or_create
+from diskreplay.compat.stores import closed_on_failure, open_or_create
 from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.disk_buffer import OneAgentBuffer, auxiliary_dtype, fit_step, ring_size, sampled
 from diskreplay.compat.xuance.memory import sample_batch
@@ -102,15 +102,16 @@ class DummyOnPolicyBuffer(OneAgentBuffer):
         create = {**self._layout(), "columns": COLUMNS}
         given = {"cache_bytes": cache_bytes, **options}
         self.engine = open_or_create(ReplayBuffer, Location(path, self), given, create, seed=0)
-        self._adapter = rollouts.Rollout(self.engine)
-        by_key = self._action_shape if isinstance(self._action_shape, dict) else {ALL: self._action_shape}
-        tables = {
-            OBSERVED: {OBSERVED: nested(self._obs_shape, self.OBSERVED, "obs")},
-            "steps": dict.fromkeys(IN_RAM, Field()),
-            "actions": nested(by_key, np.float32),
-            "auxiliary": {name: Field(shape or (), auxiliary_dtype(shape)) for name, shape in shapes.items()},
-        }
-        self._adapter.begin(self, tables)
+        with closed_on_failure(self.engine):
+            self._adapter = rollouts.Rollout(self.engine)
+            by_key = self._action_shape if isinstance(self._action_shape, dict) else {ALL: self._action_shape}
+            tables = {
+                OBSERVED: {OBSERVED: nested(self._obs_shape, self.OBSERVED, "obs")},
+                "steps": dict.fromkeys(IN_RAM, Field()),
+                "actions": nested(by_key, np.float32),
+                "auxiliary": {name: Field(shape or (), auxiliary_dtype(shape)) for name, shape in shapes.items()},
+            }
+            self._adapter.begin(self, tables)
         self.observations: Any = self._adapter.ram.arrays[OBSERVED][OBSERVED]
 
     # The arrays

@@ -130,10 +130,14 @@ class CollectedEpisodes(AdapterState):
             slot = (slot + 1) % self.ring.size
         changes += self._without_collected()  # before a row is added: what lacks memory lacks it now
         with self.buffer.engine.write_lock:
-            for row in rows:
-                self.buffer.add(**row)
-            with self.changing():
-                _write(changes)
+            try:
+                for row in rows:
+                    self.buffer.add(**row)
+                with self.changing():
+                    _write(changes)
+            except MemoryError as error:  # the rows may be there, and what stands beside them not
+                self.buffer.engine.appender.writer.stop(error)
+                raise
 
 
 class EpisodeRing(MultiAgentBuffer):

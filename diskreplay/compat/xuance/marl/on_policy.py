@@ -10,6 +10,7 @@ import numpy as np
 
 from diskreplay.checks import Array, check_count, check_share
 from diskreplay.compat.ring import Field
+from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.marl.base import Fields, MultiAgentBuffer, needed, row_of, take_step
 from diskreplay.compat.xuance.memory import checked_shape
@@ -59,8 +60,9 @@ class MARL_OnPolicyBuffer(MultiAgentBuffer):
     def _open(self, kwargs: dict[str, Any]) -> None:
         self._fields = self._table()
         self.engine = self._store(kwargs, Transition(), self.n_envs, self.n_size, {})
-        self._adapter: Any = rollouts.Rollout(self.engine)
-        self._adapter.begin(self, {"data": self._fields})
+        with closed_on_failure(self.engine):
+            self._adapter: Any = rollouts.Rollout(self.engine)
+            self._adapter.begin(self, {"data": self._fields})
         self._data = self._adapter.ram.arrays["data"]
 
     @property
