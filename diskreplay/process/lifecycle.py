@@ -71,9 +71,9 @@ class _Promise:
             self.keep(False)
 
     def keep(self, ending: bool) -> None:
-        work, process = self._work, self._process
+        work = self._work
         self.call_off()
-        if work is not None and process == os.getpid():
+        if work is not None and self._process == os.getpid():
             work(ending)
 
     def call_off(self) -> None:

@@ -13,7 +13,6 @@ from diskreplay.checks import Array, Floats, check_array
 from diskreplay.compat.adapter_state import MARKS, AdapterState, RamState
 from diskreplay.compat.ring import Field, Ring
 from diskreplay.compat.rows import RowWindow, ids_of, rows_of_window, single_steps, window
-from diskreplay.compat.stores import closed_on_failure
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.schema.ids import Ids
 
@@ -42,13 +41,12 @@ class Rollout(AdapterState):
 
         A rollout whose estimates are lost is given up: it teaches nothing.
         """
-        with closed_on_failure(self.buffer):
-            fields = [item for table in tables.values() for item in table.items()]
-            self.ram.fills = {name: field.fill for name, field in fields if isinstance(field, Field)}
-            self.ram.arrays.update(self.ring.arrays(tables))
-            if not self.restore() and len(self.buffer):
-                self.buffer.clear()
-            self.attach(owner)
+        fields = [item for table in tables.values() for item in table.items()]
+        self.ram.fills = {name: field.fill for name, field in fields if isinstance(field, Field)}
+        self.ram.arrays.update(self.ring.arrays(tables))
+        if not self.restore() and len(self.buffer):
+            self.buffer.clear()
+        self.attach(owner)
 
     # Paths
 
