@@ -20,16 +20,22 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.errors import CorruptionError
 from diskreplay.ops.problems import DAMAGE, Findings
+from diskreplay.reading import compiled
+from diskreplay.reading.target import Target
 from diskreplay.schema.columns import REWARD
 from diskreplay.storage import chunks, metadata
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.commit import Stored
+from diskreplay.storage.files import File
 
 Span = tuple[int, Stored]
 Entries = NDArray[np.int64]
 """Chunk, group, offset and bytes of chunks, and the commit's last row if it lies inside, ``(n, 5)``."""
+PORTION_BYTES = 32 << 20
+"""The decoded bytes of the chunks that are looked at together."""
 
 
 class ColumnCheck:
@@ -165,30 +171,54 @@ class ColumnCheck:
                     self.report(f"{at} of environment group {group}: {what}", shard, rows=extent)
 
     def _chunks(self, shard: int, entries: Entries) -> None:
-        """Read and decode chunks in the order of their places."""
-        file = self.reader.handle(shard)
-        for chunk, group, offset, size, end in entries[np.argsort(entries[:, 2], kind="stable")].tolist():
-            self.found.chunks += 1
-            self.found.bytes += size
+        """Read and decode chunks in the order of their places; Python looks at those that the core does not pass."""
+        file, entries = self.reader.handle(shard), entries[np.argsort(entries[:, 2], kind="stable")]
+        step = max(1, PORTION_BYTES // self.reader.decoded_bytes)
+        for at in range(0, len(entries), step):
+            portion = entries[at : at + step]
+            for chunk, group, offset, size, end in portion[~self._passed(file, portion)].tolist():
+                try:
+                    chunks.decode(self.column.codec, file.pread(size, offset), self._values)
+                    problem = self._wrong(chunk, end)
+                except OSError as error:
+                    problem = f"it cannot be read: {error}"
+                except chunks.DamagedError as error:
+                    problem = str(error)
+                if problem:
+                    rows = (chunk * self.column.chunk_rows, (chunk + 1) * self.column.chunk_rows)
+                    first, count = group * self.reader.group_envs, self.reader.group_envs
+                    envs = f"environment {first}" if count == 1 else f"environments {first} to {first + count - 1}"
+                    self.report(f"chunk {chunk} of {envs}: {problem}", shard, offset, rows)
+            self.found.chunks += len(portion)
+            self.found.bytes += (size := int(portion[:, 3].sum()))
             self.tick(size)
-            try:
-                chunks.decode(self.column.codec, file.pread(size, offset), self._values)
-                problem = self._wrong(chunk, end)
-            except OSError as error:
-                problem = f"it cannot be read: {error}"
-            except chunks.DamagedError as error:
-                problem = str(error)
-            if problem:
-                rows = (chunk * self.column.chunk_rows, (chunk + 1) * self.column.chunk_rows)
-                first, count = group * self.reader.group_envs, self.reader.group_envs
-                envs = f"environment {first}" if count == 1 else f"environments {first} to {first + count - 1}"
-                self.report(f"chunk {chunk} of {envs}: {problem}", shard, offset, rows)
+
+    def _passed(self, file: File, entries: Entries) -> NDArray[np.bool_]:
+        """Read and decode chunks in the core, in several threads; return which are whole and right, bool ``(n,)``.
+
+        From the first that is not whole on, and of chunks with rows behind the last one, it says nothing.
+        """
+        chunk, group, offset, size, end = entries.T
+        items, none = self.reader.chunk_items, np.zeros_like(chunk)
+        rows = np.full_like(chunk, items if self._has_rule else 1)  # of one value, the last, the whole chunk is decoded
+        values = np.empty((len(chunk), rows[0], *self.column.shape), self.column.dtype)
+        place = np.arange(len(chunk))
+        pieces = np.stack([place, none, items - rows, rows, chunk, group, none, none, offset, size, none, none], axis=1)
+        read = compiled.reader(self.reader, Target(values), pieces, [file])
+        whole = (end == 0) & (place < (read(0, len(chunk)) if read is not None else 0))
+        return whole & self._right(values).reshape(len(chunk), -1).all(axis=1) if self._has_rule else whole
+
+    @property
+    def _has_rule(self) -> bool:
+        """True if not every value of the column is right."""
+        return self.column.dtype.kind == "b" or self.column.name == REWARD
+
+    def _right(self, values: Array) -> NDArray[np.bool_]:
+        return np.isfinite(values) if self.column.name == REWARD else values.view(np.uint8) <= 1
 
     def _wrong(self, chunk: int, end: int) -> str | None:
-        if self.column.dtype.kind == "b" and (self._values.view(np.uint8) > 1).any():
-            return "a boolean is neither 0 nor 1"
-        if self.column.name == REWARD and not np.isfinite(self._values).all():
-            return "a reward is not finite"
+        if self._has_rule and not self._right(self._values).all():
+            return "a reward is not finite" if self.column.name == REWARD else "a boolean is neither 0 nor 1"
         filled = end - chunk * self.column.chunk_rows
         if 0 < filled < self.column.chunk_rows and self._values[filled:].any():
             return f"rows behind the last committed row {end} are not zero"
