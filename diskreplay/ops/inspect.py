@@ -250,7 +250,7 @@ def spread(values: Sequence[float]) -> Spread | None:
         return None
     array = np.asarray(values, np.float64)
     low, high = float(array.min()), float(array.max())
-    bins = min(HISTOGRAM_BINS, len(np.unique(array)))
+    bins = min(HISTOGRAM_BINS, len(set(array.tolist())))
     if bins == 1 or not math.isfinite(high - low) or (high - low) / bins < 4 * math.ulp(max(abs(low), abs(high))):
         counts, edges = np.array([len(array)]), np.array([low, high])  # too near, or too far, for bins between them
     else:

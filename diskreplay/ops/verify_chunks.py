@@ -205,8 +205,10 @@ class ColumnCheck:
         place = np.arange(len(chunk))
         pieces = np.stack([place, none, items - rows, rows, chunk, group, none, none, offset, size, none, none], axis=1)
         read = compiled.reader(self.reader, Target(values), pieces, [file])
-        whole = (end == 0) & (place < (read(0, len(chunk)) if read is not None else 0))
-        return whole & self._right(values).reshape(len(chunk), -1).all(axis=1) if self._has_rule else whole
+        whole: NDArray[np.bool_] = (end == 0) & (place < (read(0, len(chunk)) if read is not None else 0))
+        if self._has_rule:
+            whole &= self._right(values).reshape(len(chunk), -1).all(axis=1)
+        return whole
 
     @property
     def _has_rule(self) -> bool:
