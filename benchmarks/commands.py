@@ -168,9 +168,7 @@ def exported(path: str, scratch: pathlib.Path, rounds: int) -> list[Figure]:
     ours, bare = scratch / "ours.hdf5", scratch / "bare.hdf5"
     export(path, ours, allow_loss=True)
     with h5py.File(ours) as file:
-        found: dict[str, Any] = {}
-        file.visititems(lambda name, node: found.setdefault(name, node) if getattr(node, "chunks", None) else None)
-        arrays = {name: (node[()], node.chunks) for name, node in found.items()}
+        arrays = {name: (node[()], node.chunks) for name, node in file.items() if isinstance(node, h5py.Dataset)}
 
     def peer() -> None:
         with h5py.File(bare, "w") as file:
