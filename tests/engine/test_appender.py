@@ -52,7 +52,7 @@ def patches(rb: dr.ReplayBuffer) -> list[int]:
     """The names of the observations in the patch table, in order."""
     log = rb.engine.appender.log
     if "obs" in log.patches.arrays:
-        return [int(log.patches.take("obs", np.array([at]))[0].flat[0]) for at in range(log.patch_end)]
+        return [int(value.flat[0]) for value in log.patches.span("obs", 0, log.patch_end)]
     column = rb.engine.appender.writer.patches["obs"]
     return [int(value.flat[0]) for value in column.read_rows(0, log.patch_end)[:, 0]]
 
