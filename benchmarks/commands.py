@@ -1,29 +1,32 @@
-"""What commands take beside the least that they could take, on a million Atari frames and a million vectors.
+"""What commands take beside the least that they could take: a million Atari frames, a million vectors.
 
-In turns, each in one process; the page cache is warm. The floor of `verify` reads, checks and decodes each chunk, in as
-many threads as there are cores. Peers of imports and exports are h5py alone, with the same arrays. Processor time counts
-where other programs would have a say in wall time.
+1. `verify` beside threads, as many as there are cores, that read, check and decode each chunk: page cache warm,
+   and cold.
+2. `inspect` and `episodes`, whole processes, beside one that imports NumPy and Gymnasium. Bytecode is there.
+3. An import of D4RL's HDF5, compressed in the chunks that h5py chooses, beside h5py and `np.save` of each array.
+4. An export to D4RL beside h5py, which writes the same arrays in the same chunks.
 
-    python benchmarks/commands.py [--steps 1048576] [--rounds 5] [--only verify] [--path STORE]
+By turns in one process, medians. Processor time says more than wall time where other programs run, but not what several
+threads gain.
+
+    python benchmarks/commands.py [--steps 1048576] [--rounds 5] [--only verify] [--stores FOLDER]
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
+import os
 import pathlib
 import shutil
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import contenders
 import frames
 import harness
+import jobs
 import numpy as np
 import workload
 from harness import Figure
@@ -33,8 +36,10 @@ RECORDED = 1 << 14
 """Frames of each game, which go round."""
 EXPORTED = 1 << 15
 ROUNDS = 5
-Clocks = tuple[float, float]
-"""Seconds of wall time and of processor time."""
+
+Work = Callable[[], Any]
+Place = tuple[Any, Any, int, int]
+"""A chunk: its column and file, its offset and size there."""
 
 
 def fill(path: str, steps: int) -> None:
@@ -44,176 +49,185 @@ def fill(path: str, steps: int) -> None:
             buffer.extend(obs[:-1], one.action, one.reward, obs[1:], one.terminated, one.truncated)
 
 
-def clocked(work: Callable[[], Any]) -> Clocks:
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    return time.perf_counter() - wall, time.process_time() - cpu
-
-
-def by_turns(rounds: int, ours: Callable[[], Any], peer: Callable[[], Any]) -> tuple[Clocks, Clocks, Clocks]:
-    """Median seconds of both, and median ratios, after a round that does not count."""
-    pairs = [(clocked(ours), clocked(peer)) for _ in range(rounds + 1)][1:]
-    wall, cpu = ([(one[clock], other[clock]) for one, other in pairs] for clock in (0, 1))
-    each = [[statistics.median(values) for values in zip(*clock, strict=True)] for clock in (wall, cpu)]
-    ratios = tuple(statistics.median(one / other for one, other in clock) for clock in (wall, cpu))
-    return (each[0][0], each[1][0]), (each[0][1], each[1][1]), ratios  # type: ignore[return-value]
+def by_turns(rounds: int, *contestants: Work, before: Work = lambda: None) -> list[tuple[float, float]]:
+    """Median seconds of wall and of processor time of each, after a round that does not count."""
+    found: list[list[tuple[float, float]]] = [[] for _ in contestants]
+    for _ in range(rounds + 1):
+        for each, work in zip(found, contestants, strict=True):
+            before()
+            wall, cpu = time.perf_counter(), time.process_time()
+            work()
+            each.append((time.perf_counter() - wall, time.process_time() - cpu))
+    return [
+        (statistics.median(wall), statistics.median(cpu))
+        for wall, cpu in (zip(*each[1:], strict=True) for each in found)
+    ]
 
 
 # verify
 
 
-def chunks_of(path: str) -> list[list[tuple[Any, Any, int, int]]]:
-    """For each shard the column, the file, and the place and bytes of its chunks."""
+def chunks_of(path: str) -> list[list[Place]]:
+    """The chunks of each shard."""
     from diskreplay.remote import open_store
 
     store, found = open_store(path), []
     for name, commit in store.newest_commits().items():
-        for reader in store.read_stream(name, commit, commit.timeline).columns.values():
-            for shard, _ in reader.shards_on_disk():
-                index = reader.read_index(shard, None, reader.end).reshape(-1, 2)
-                file = reader.handle(shard)
-                found.append([(reader, file, *place) for place in index.tolist() if place[0] >= 0])
+        for column in store.read_stream(name, commit, commit.timeline).columns.values():
+            for shard, _ in column.shards_on_disk():
+                index, file = column.read_index(shard, None, column.end).reshape(-1, 2), column.handle(shard)
+                found.append([(column, file, *place) for place in index.tolist() if place[0] >= 0])
     return found
 
 
-def floor(shards: list[list[tuple[Any, Any, int, int]]]) -> None:
+def floor(shards: list[list[Place]]) -> None:
     from diskreplay.process.background import processors
     from diskreplay.storage import chunks
 
-    def look(places: list[tuple[Any, Any, int, int]]) -> None:
-        reader = places[0][0]
-        out = np.empty(reader.chunk_shape, reader.column.dtype)
+    def look(places: list[Place]) -> None:
+        column = places[0][0]
+        out = np.empty(column.chunk_shape, column.column.dtype)
         for _, file, offset, size in places:
-            chunks.decode(reader.column.codec, file.pread(size, offset), out)
+            chunks.decode(column.column.codec, file.pread(size, offset), out)
 
     with ThreadPoolExecutor(processors()) as pool:
         list(pool.map(look, shards))
 
 
-def verify(path: str, rounds: int) -> list[Figure]:
-    from diskreplay.ops.verify import verify as run
+def forget(path: str) -> None:
+    """Have the system read a store's files from the disk again."""
+    os.sync()
+    for file in filter(pathlib.Path.is_file, pathlib.Path(path).rglob("*")):
+        with file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
-    shards = [places for places in chunks_of(path) if places]
-    ours, least, ratios = by_turns(rounds, lambda: run(path), lambda: floor(shards))
-    print("verify, wall and processor time:", ours, least, ratios)
-    return [Figure("`verify` beside read, CRC-32C and decode of all chunks, wall", ours[0], 2, "s", least[0])]
+
+def verified(path: str, rounds: int) -> list[Figure]:
+    from diskreplay.ops.verify import verify
+
+    shards = chunks_of(path)
+    found = []
+    for cache, before in (("warm", lambda: None), ("cold", lambda: forget(path))):
+        ours, least = by_turns(rounds, lambda: verify(path), lambda: floor(shards), before=before)
+        found += [
+            Figure(f"`verify` beside read, CRC-32C and decode, {clock} time, {cache}", one, 2, "s", other)
+            for clock, one, other in zip(("wall", "processor"), ours, least, strict=True)
+        ]
+    return found
 
 
 # inspect, episodes
 
 
 def listed(path: str, rounds: int) -> list[Figure]:
-    figures = []
-    for name in ("inspect", "episodes"):
-        program = f"import sys; sys.argv = ['diskreplay', '{name}', {path!r}]; from diskreplay_cli.start import main; main()"
+    programs = {
+        f"`diskreplay {name}`": (
+            f"import sys; sys.argv = ['diskreplay', '{name}', {path!r}]; from diskreplay_cli.start import main; main()"
+        )
+        for name in ("inspect", "episodes")
+    }
+    spent: dict[str, list[float]] = {name: [] for name in (*programs, "bare")}
 
-        def run(program: str = program) -> None:
-            subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+    def run(name: str) -> None:
+        spent[name].append(jobs.run(programs.get(name, "import numpy, gymnasium"))[0])
 
-        bare = "import numpy, gymnasium"
-        wall = [(clocked(run)[0], clocked(lambda: run(bare))[0]) for _ in range(rounds + 1)][1:]
-        ours, least = (statistics.median(each) for each in zip(*wall, strict=True))
-        figures.append(Figure(f"`diskreplay {name}`, the whole process", ours, 0.5, "s"))
-        print(name, "import numpy, gymnasium alone:", least)
-    return figures
+    walls = by_turns(rounds, *(lambda name=name: run(name) for name in spent))
+    cpu = [statistics.median(each[1:]) for each in spent.values()]
+    return [
+        Figure(f"{name}, {clock} time", one, 0.5, "s", bare)
+        for clock, (*each, bare) in (("wall", [wall for wall, _ in walls]), ("processor", cpu))
+        for name, one in zip(programs, each, strict=True)
+    ]
 
 
 # HDF5
 
 
 def vectors(path: pathlib.Path, rows: int) -> None:
-    """17 floats a step, as D4RL has them; compressed in the chunks that h5py chooses."""
     import h5py
 
     rng = np.random.default_rng(0)
-    obs = rng.normal(size=(rows + 1, 17)).astype(np.float32)
-    ends = np.arange(rows) % 1000 == 999
-    arrays = {
-        "observations": obs[:-1], "next_observations": obs[1:] + ends[:, None],
-        "actions": rng.normal(size=(rows, 6)).astype(np.float32), "rewards": np.ones(rows, np.float32),
-        "terminals": np.zeros(rows, bool), "timeouts": ends,
-    }  # fmt: skip
+    obs, ends = rng.normal(size=(rows + 1, 17)).astype(np.float32), np.arange(rows) % 1000 == 999
     with h5py.File(path, "w") as file:
-        for name, values in arrays.items():
+        for name, values in {
+            "observations": obs[:-1], "next_observations": obs[1:] + ends[:, None],
+            "actions": rng.normal(size=(rows, 6)).astype(np.float32), "rewards": np.ones(rows, np.float32),
+            "terminals": np.zeros(rows, bool), "timeouts": ends,
+        }.items():  # fmt: skip
             file.create_dataset(name, data=values, compression="gzip")
 
 
-def imported(scratch: pathlib.Path, steps: int, rounds: int) -> list[Figure]:
+def imported(folder: pathlib.Path, steps: int, rounds: int) -> list[Figure]:
     import h5py
 
     from diskreplay.ops.convert import import_dataset
 
-    source, out = scratch / "vectors.hdf5", scratch / "vectors.replay"
+    source, out = folder / "vectors.hdf5", folder / "vectors.replay"
     vectors(source, steps)
 
     def bare() -> None:
         with h5py.File(source) as file:
             for name, data in file.items():
-                np.save(scratch / f"{name}.npy", data[()])
+                np.save(folder / f"{name}.npy", data[()])
 
     def ours() -> None:
         shutil.rmtree(out, ignore_errors=True)
         import_dataset(source, out)
 
-    mine, peer, ratios = by_turns(rounds, ours, bare)
-    print("import, wall and processor time:", mine, peer, ratios)
-    return [Figure("import of HDF5 beside h5py and `np.save`, processor time", mine[1], 1.5, "s", peer[1])]
+    (_, one), (_, other) = by_turns(rounds, ours, bare)
+    return [Figure("import of HDF5 beside h5py and `np.save`, processor time", one, 1.5, "s", other)]
 
 
-def exported(path: str, scratch: pathlib.Path, rounds: int) -> list[Figure]:
+def exported(path: str, folder: pathlib.Path, rounds: int) -> list[Figure]:
     import h5py
 
     from diskreplay.ops.convert import export
 
-    ours, bare = scratch / "ours.hdf5", scratch / "bare.hdf5"
-    export(path, ours, allow_loss=True)
-    with h5py.File(ours) as file:
+    out = folder / "ours.hdf5"
+    export(path, out, allow_loss=True)
+    with h5py.File(out) as file:
         arrays = {name: (node[()], node.chunks) for name, node in file.items() if isinstance(node, h5py.Dataset)}
 
-    def peer() -> None:
-        with h5py.File(bare, "w") as file:
+    def bare() -> None:
+        with h5py.File(folder / "bare.hdf5", "w") as file:
             for name, (values, rows) in arrays.items():
-                file.create_dataset(
-                    name, data=values, chunks=rows, compression="gzip", shuffle=values.dtype.itemsize > 1
-                )
+                shuffle = values.itemsize > 1
+                file.create_dataset(name, data=values, chunks=rows, compression="gzip", shuffle=shuffle)
 
-    mine, least, ratios = by_turns(rounds, lambda: export(path, ours, allow_loss=True, overwrite=True), peer)
-    print("export, wall and processor time:", mine, least, ratios)
-    rate = [EXPORTED / seconds for seconds in (mine[1], least[1], mine[0], least[0])]
+    found = by_turns(rounds, lambda: export(path, out, allow_loss=True, overwrite=True), bare)
+    rates = [[EXPORTED / seconds for seconds in each] for each in found]
     return [
-        Figure("export to D4RL beside h5py, processor time", rate[0], 0.9, "steps/s", rate[1], at_least=True),
-        Figure("export to D4RL beside h5py, wall", rate[2], 0.9, "steps/s", rate[3], at_least=True),
+        Figure(f"export to D4RL beside h5py, {clock} time", one, 0.9, "steps/s", other, at_least=True)
+        for clock, one, other in zip(("wall", "processor"), *rates, strict=True)
     ]
-
-
-@contextlib.contextmanager
-def stored(path: str | None, steps: int) -> Iterator[tuple[pathlib.Path, Callable[[int], str]]]:
-    with harness.scratch() as scratch:
-        def made(count: int) -> str:
-            where = str(scratch / f"{count}.replay") if path is None else f"{path}-{count}"
-            if not pathlib.Path(where).exists():
-                harness.fresh(fill, where, count)
-            return where
-
-        yield scratch, made
 
 
 def main() -> None:
     parser = harness.parser(__doc__, STEPS)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
-    parser.add_argument("--only", choices=("verify", "listed", "imported", "exported"), help="of all parts this one")
-    parser.add_argument("--path", help="where stores are kept, to be used again")
+    parser.add_argument("--only", choices=("verified", "listed", "imported", "exported"), help="this part alone")
+    parser.add_argument("--stores", type=pathlib.Path, help="an existing folder, in which the stores stay")
     asked = parser.parse_args()
     frames.ensure(steps=RECORDED)
-    with stored(asked.path, asked.steps) as (scratch, made):
+    with harness.scratch() as scratch:
+
+        def store(steps: int) -> str:
+            path = (asked.stores or scratch) / f"{steps}.replay"
+            if not path.exists():
+                harness.fresh(fill, str(path), steps)
+            return str(path)
+
         parts = {
-            "verify": lambda: verify(made(asked.steps), asked.rounds),
-            "listed": lambda: listed(made(asked.steps), asked.rounds),
+            "verified": lambda: verified(store(asked.steps), asked.rounds),
+            "listed": lambda: listed(store(asked.steps), asked.rounds),
             "imported": lambda: imported(scratch, asked.steps, asked.rounds),
-            "exported": lambda: exported(made(EXPORTED), scratch, asked.rounds),
+            "exported": lambda: exported(store(EXPORTED), scratch, asked.rounds),
         }
         rows = [row for name, part in parts.items() if asked.only in (None, name) for row in part()]
-    print(harness.figures(rows))
+    packages = harness.versions("diskreplay", "numpy", "h5py", "numcodecs", "google-crc32c")
+    keep = asked.only is None and (asked.steps, asked.rounds) == (STEPS, ROUNDS)
+    load = f"The load of the machine was {os.getloadavg()[1]:.1f}, for {len(os.sched_getaffinity(0))} cores."
+    harness.write_section("commands", "Commands", packages, f"{load}\n\n{harness.figures(rows)}", keep=keep)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,10 @@ class ColumnCheck:
         self.found = found
         self.tick = tick
         self._values = np.empty(reader.chunk_shape, self.column.dtype)
+        self._rule: Callable[[Array], Array] | None = np.isfinite if self.column.name == REWARD else None
+        """Tells which values are right, where not all are."""
+        if self.column.dtype.kind == "b":
+            self._rule = lambda values: values.view(np.uint8) <= 1
 
     def report(self, what: str, shard: int, offset: int | None = None, rows: tuple[int, int] | None = None) -> None:
         rows = rows or (shard * self.column.shard_rows, (shard + 1) * self.column.shard_rows)
@@ -199,27 +203,19 @@ class ColumnCheck:
         From the first that is not whole on, and of chunks with rows behind the last one, it says nothing.
         """
         chunk, group, offset, size, end = entries.T
-        items, none = self.reader.chunk_items, np.zeros_like(chunk)
-        rows = np.full_like(chunk, items if self._has_rule else 1)  # of one value, the last, the whole chunk is decoded
-        values = np.empty((len(chunk), rows[0], *self.column.shape), self.column.dtype)
-        place = np.arange(len(chunk))
-        pieces = np.stack([place, none, items - rows, rows, chunk, group, none, none, offset, size, none, none], axis=1)
+        place, none, items = np.arange(len(chunk)), np.zeros_like(chunk), self.reader.chunk_items
+        rows = items if self._rule else 1  # for the last value alone the whole chunk is decoded, too
+        pieces = np.stack([place, none, none, none, chunk, group, none, none, offset, size, none, none], axis=1)
+        pieces[:, 2:4] = items - rows, rows
+        values = np.empty((len(chunk), rows, *self.column.shape), self.column.dtype)
         read = compiled.reader(self.reader, Target(values), pieces, [file])
-        whole: NDArray[np.bool_] = (end == 0) & (place < (read(0, len(chunk)) if read is not None else 0))
-        if self._has_rule:
-            whole &= self._right(values).reshape(len(chunk), -1).all(axis=1)
-        return whole
-
-    @property
-    def _has_rule(self) -> bool:
-        """True if not every value of the column is right."""
-        return self.column.dtype.kind == "b" or self.column.name == REWARD
-
-    def _right(self, values: Array) -> NDArray[np.bool_]:
-        return np.isfinite(values) if self.column.name == REWARD else values.view(np.uint8) <= 1
+        passed: NDArray[np.bool_] = (end == 0) & (place < (read(0, len(chunk)) if read is not None else 0))
+        if self._rule:
+            passed &= self._rule(values).reshape(len(chunk), -1).all(axis=1)
+        return passed
 
     def _wrong(self, chunk: int, end: int) -> str | None:
-        if self._has_rule and not self._right(self._values).all():
+        if self._rule and not self._rule(self._values).all():
             return "a reward is not finite" if self.column.name == REWARD else "a boolean is neither 0 nor 1"
         filled = end - chunk * self.column.chunk_rows
         if 0 < filled < self.column.chunk_rows and self._values[filled:].any():
