@@ -68,7 +68,8 @@ def put(array: Array, start: int, values: Any) -> None:
     first = start % len(array)
     head = len(array) - first
     array[first : first + len(values)] = values[:head]
-    array[: max(0, len(values) - head)] = values[head:]
+    if len(values) > head:
+        array[: len(values) - head] = values[head:]
 
 
 class Table(NamedTuple):
