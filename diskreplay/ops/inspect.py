@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.buffers.mixture import FRACTIONS, GIVEN, KEEPER
-from diskreplay.buffers.mixture import STATE as MIXTURE
 from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.index.later_values import counts
 from diskreplay.ops.checkpoints import CheckpointLine
@@ -25,6 +23,7 @@ from diskreplay.ops.result import Compressed, Result
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import open_stream
 from diskreplay.remote import open_store
+from diskreplay.sampling.shares import FRACTIONS, GIVEN, KEEPER, MIXTURE
 from diskreplay.schema.columns import FORMAT_VERSION, ITEMS, LATER, PATCH_TABLE, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
