@@ -134,7 +134,7 @@ def listed(path: str, rounds: int) -> list[Figure]:
     walls = by_turns(rounds, *(lambda name=name: run(name) for name in spent))
     cpu = [statistics.median(each[1:]) for each in spent.values()]
     return [
-        Figure(f"{name}, {clock} time", one, 0.5, "s", bare)
+        Figure(f"{name}, {clock} time; NumPy and Gymnasium alone {bare:.2f} s", one, 0.5, "s")
         for clock, (*each, bare) in (("wall", [wall for wall, _ in walls]), ("processor", cpu))
         for name, one in zip(programs, each, strict=True)
     ]
