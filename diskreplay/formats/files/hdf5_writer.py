@@ -91,7 +91,7 @@ def _write_compressed(data: h5py.Dataset, first: int, values: Array) -> None:
             chunk = values[start : start + rows]
             if len(chunk) < rows:
                 chunk = np.concatenate([chunk, np.zeros((rows - len(chunk), *chunk.shape[1:]), chunk.dtype)])
-            shuffled = np.ascontiguousarray(chunk).view(np.uint8).reshape(-1, chunk.itemsize).T
+            shuffled = np.ascontiguousarray(chunk, data.dtype).view(np.uint8).reshape(-1, chunk.itemsize).T
             found[start] = zlib.compress(np.ascontiguousarray(shuffled).data, GZIP_LEVEL)
         return end
 
