@@ -231,8 +231,8 @@ def main() -> None:
     raw = arguments.steps * workload.FRAME_BYTES / 1e9
     body = [
         harness.figures(figures(found, arguments.steps)),
-        f"The D4RL file holds every frame twice, as `observations` and `next_observations`; raw frames would take "
-        f"{raw:.1f} GB. Import reads ahead in a thread.",
+        f"The D4RL file holds every frame twice, as `observations` and `next_observations`, and h5py alone writes it "
+        f"once; raw frames would take {raw:.1f} GB. Import reads ahead in a thread.",
         format_table(found, arguments.steps, stored),
     ]
     packages = harness.versions("diskreplay", "numpy", "h5py", "zarr", "minari", "pyarrow")

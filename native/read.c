@@ -17,7 +17,7 @@ static const uint32_t RESIDUE = 0x48674BC7u; /* the CRC-32C of data and its CRC-
 
 /* Return the first byte of LZ4 data that fills a Blosc frame of one block, its size in `*count`, or NULL. */
 static const uint8_t *only_block(const uint8_t *data, int64_t body, int64_t chunk_bytes, int64_t *count) {
-    bool one_stream = data[2] & 0x10 || data[3] == 1;
+    bool one_stream = data[2] & 0x10 ? data[3] != 0 : data[3] == 1;
     if (data[0] != 2 || data[1] != 1 || (data[2] & 0xEF) != 0x20 || !one_stream || body <= FRAME_BYTES)
         return NULL;
     if (uint32_at(data + 8) != chunk_bytes || uint32_at(data + 16) != FRAME_BYTES - 4)

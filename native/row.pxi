@@ -479,25 +479,21 @@ cdef class Row:
         return 0
 
     cdef int add_held(self) noexcept nogil:
-        """Add the row that was staged, if it goes on everywhere."""
-        if self.gate.failed or self.gate.broken or not self.has_room() or not self.goes_on():
+        """Add the row that was staged, if nothing bars it, and it goes on everywhere or ends no chunk."""
+        if self.gate.failed or self.gate.broken or not self.has_room():
             return 0
-        if memchr(self.flags_valid, 0, self.envs) != NULL:
+        if memchr(self.flags_valid, 0, self.envs) == NULL and self.goes_on():
+            return self.write_staged(self.flags_valid, True)
+        if self.log.end >= self.rows.until or not self.begin():
             return 0
-        return self.write_staged(self.flags_valid, True)
+        return 2 if self.signs.due((self.log.end - 1 - self.opened_at) * self.envs) else 1
 
     cdef int change(self, double now) noexcept nogil:
         """Add the row that was staged, if nothing bars it, and it ends no chunk."""
-        if not self.gate.writable() or self.log.end >= self.rows.until or not self.has_room():
+        if not self.gate.writable() or self.log.end >= self.rows.until:
             return 0
-        cdef bint sign = False
-        if memchr(self.flags_valid, 0, self.envs) == NULL and self.goes_on():
-            self.write_staged(self.flags_valid, True)
-        elif not self.begin():
-            return 0
-        else:
-            sign = self.signs.due((self.log.end - 1 - self.opened_at) * self.envs)
-        return 2 if self.log.end >= self.due or now >= self.due_at or sign else 1
+        cdef int done = self.add_held()
+        return 2 if done == 1 and (self.log.end >= self.due or now >= self.due_at) else done
 
     cdef bint has_room(self) noexcept nogil:
         """Tell whether there is an id, and a place in the arrays, for one more row."""

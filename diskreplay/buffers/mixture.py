@@ -41,6 +41,7 @@ from diskreplay.reading.reads import Reads
 from diskreplay.sampling import shares
 from diskreplay.sampling.composed import has_priorities, with_parts
 from diskreplay.sampling.groups import Groups
+from diskreplay.sampling.shares import FRACTIONS, GIVEN, KEEPER, MIXTURE, READ
 from diskreplay.sampling.window import Prioritized, checked_updates
 from diskreplay.schema.columns import RECORDED, REWARD
 from diskreplay.schema.ids import Ids, checked_ids
@@ -53,10 +54,7 @@ PART_SHIFT = 59
 """The bits of an index that a part's own may have: its stream's number has the last 11 of them."""
 MAX_PARTS = 1 << (63 - PART_SHIFT)
 MAX_STREAMS = 1 << (PART_SHIFT - 48)
-STATE = "mixture"
-"""The part of a checkpoint's state that is the mixture's."""
 LEFT = "padded on the left"
-GIVEN, FRACTIONS, READ, KEEPER = "given", "fractions", "read", "keeper"
 
 Result = TypeVar("Result")
 PartToOpen = PathLike | tuple[PathLike, Mapping[str, Any]]
@@ -356,7 +354,7 @@ class Mixture(Subscripted, Checkpointed, Generic[SomeBatch]):
         return _leftovers(store.engine.store, self._written()[0].engine.store)
 
     def _mark(self) -> State:
-        return {STATE: {KEEPER: _key(self._written()[0].engine.store)}}, {}
+        return {MIXTURE: {KEEPER: _key(self._written()[0].engine.store)}}, {}
 
     def _state(self) -> State:
         """Return what has been drawn, and the state of the parts that are only read."""
@@ -375,7 +373,7 @@ class Mixture(Subscripted, Checkpointed, Generic[SomeBatch]):
                 rng, store = rng_to_json(part.engine.rng), _key(part.engine.store)
                 read.append({**facts, "rng": rng, "timelines": timelines, "store": store})
             arrays |= {f"part{number}.{name}": value.copy() for name, value in values.items()}
-        return {STATE: {GIVEN: list(self._given), FRACTIONS: list(self._fractions), READ: read}}, arrays
+        return {MIXTURE: {GIVEN: list(self._given), FRACTIONS: list(self._fractions), READ: read}}, arrays
 
     def _restore(self, state: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], name: str) -> None:
         """Go on from what a checkpoint holds; raise CorruptionError if that is not a state."""
@@ -525,7 +523,7 @@ def _check_going_back(written: Sequence[tuple[str, dict[str, Any]]], name: str) 
 
 def _held(checkpoint: Checkpoint) -> Mapping[str, Any]:
     """Return what a checkpoint holds of a mixture, empty if it holds nothing."""
-    found = checkpoint.state.get(STATE)
+    found = checkpoint.state.get(MIXTURE)
     return found if isinstance(found, Mapping) else {}
 
 

@@ -137,7 +137,7 @@ class Appender:
                 done = self.buffers.call.row.add(
                     obs, action, reward, next_obs, terminated, truncated, valid, extra, True
                 )
-                if self.buffers.added(done, spaces.flatten(self.schema.obs_tree, next_obs, "next_obs")):
+                if self._added(done, spaces.flatten(self.schema.obs_tree, next_obs, "next_obs")):
                     return
         row = self.arguments.row(obs, action, reward, next_obs, terminated, truncated, valid, extra)
         self.check(1)
@@ -173,11 +173,17 @@ class Appender:
 
     def add_row(self, row: Row) -> None:
         """Add one row whose arguments were checked."""
-        goes_on = self.plain and row.valid is self.arguments.all_valid
+        plain = self.plain and (row.valid is self.arguments.all_valid or np.all(row.valid))
         with self.change:
             self.buffers.reserve(1)
-            if not (goes_on and self.buffers.added(self.buffers.call.row.put(row.values()), row.next_obs)):
+            if not (plain and self._added(self.buffers.call.row.put(row.values()), row.next_obs)):
                 self._add(row, row if self.num_envs > 1 else row.by_environment())
+
+    def _added(self, done: int, following: Sequence[Any]) -> bool:
+        """Finish what the core has ``done`` of a row whose next observation has the frames ``following``, if it has."""
+        if done == core.LOOK:
+            self.look_for_misuse()
+        return self.buffers.added(done, following)
 
     def _add(self, row: Row, each: Row) -> None:
         """Add a row; ``each`` has its values with an axis for the environments in any case."""
@@ -225,34 +231,28 @@ class Appender:
         ``goes_on`` tells that the first does, too. If frames are given as stacks, there is only one step.
         """
         self.writer.check()
-        first = steps.row(start)
-        if not self.single_frames:
-            self.add_row(first)
+        if not goes_on:
+            self.add_row(steps.row(start))
+            start += 1
+        if start == stop:
             return
-        each = first if self.num_envs > 1 else first.by_environment()
         with self.change:
             self.buffers.reserve(stop - start)
-            found = None if goes_on else self._find_break(self._exact(first, each), each.obs, each.valid)
-            if found:
-                starts = self._begin(found, each.obs, each.obs, each.next_obs, each)
-                steps.starts[start] = starts.reshape(steps.starts.shape[1:])
             self.buffers.write_run(steps.columns, slice(start, stop))
-            self._patch_run(steps, start, stop, goes_on)
+            self._patch_run(steps, start, stop)
             newest = steps.row(stop - 1)
             self.buffers.put_pending(newest.next_obs)
-            self._ended[:] = newest.terminated | newest.truncated | ~newest.valid
-            self.log.going, self.log.pending = not np.count_nonzero(self._ended), True
-            self.log.invalid += self.num_envs - int(np.count_nonzero(first.valid))
+            self._ended[:] = newest.terminated | newest.truncated
+            self.log.going = not np.count_nonzero(self._ended)
             if self.log.end - self.log.begin > self.log.rows:  # no reader may see more rows than the capacity allows
                 self.log.slide(self.log.end - self.log.rows)
 
-    def _patch_run(self, steps: Steps, start: int, stop: int, goes_on: bool) -> None:
+    def _patch_run(self, steps: Steps, start: int, stop: int) -> None:
         """Put next observations that steps ``[start, stop)``, just written, do not have to the patch table."""
-        self.signs.differing += int(np.count_nonzero(steps.unlike[start + (not goes_on) : stop]))
-        first = start + (not goes_on)
-        at, *env = np.nonzero(steps.unlike[first:stop])
+        at, *env = np.nonzero(steps.unlike[start:stop])
         if len(at):
-            at += first - 1
+            self.signs.differing += len(at)
+            at += start - 1
             rows = at + self.log.end - stop
             places = np.stack([rows, env[0] if env else np.zeros_like(at), np.ones_like(at)], axis=1)
             self.buffers.patch(places, [leaf[(at, *env)] for leaf in steps.values.next_obs])

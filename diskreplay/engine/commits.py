@@ -35,8 +35,8 @@ from diskreplay.storage.stream import Begun, StreamWriter
 
 COMMIT_BYTES = 64 << 20
 """The most encoded bytes that may wait in RAM for a commit."""
-WAITING_ROWS = 64
-"""The number of rows after which the waiting bytes are counted again."""
+WAITING_ROWS, WAITING_BYTES = 64, 4 << 20
+"""The number of rows after which the waiting bytes are counted again; or, if that is more, rows of so many bytes."""
 POLL_SECONDS = 0.01
 """The seconds after which the next row looks whether a commit is over, if another one is due."""
 
@@ -67,6 +67,9 @@ class Commits:
         self._lock = lock
         self._rows = rows
         self._seconds = seconds
+        row_bytes = log.num_envs * sum(column.item_bytes for column in writer.schema.columns)
+        self._counted = WAITING_ROWS if writer.items else max(WAITING_ROWS, WAITING_BYTES // row_bytes)
+        """The number of rows after which the waiting bytes are counted: few if rows have items, however many."""
         self._last = time.monotonic()
         """The time at which the newest commit was begun."""
         self.begun_end = writer.commit_record.end
@@ -84,12 +87,12 @@ class Commits:
         end, now = self._log.end, time.monotonic()
         rows, seconds = self.begun_end + self._rows, self._last + self._seconds
         if self.is_running() and (end >= rows or now >= seconds):
-            rows, seconds = end + WAITING_ROWS, now + POLL_SECONDS
-        return min(rows, end - end % WAITING_ROWS + WAITING_ROWS), seconds
+            rows, seconds = end + self._counted, now + POLL_SECONDS
+        return min(rows, end - end % self._counted + self._counted), seconds
 
     def rows_before(self, end: int) -> int:
         """Return how many rows may be added to ``end`` before :meth:`added` is to be called."""
-        left, counted = self.begun_end + self._rows - end, WAITING_ROWS - end % WAITING_ROWS
+        left, counted = self.begun_end + self._rows - end, self._counted - end % self._counted
         return min(left, counted) if left > 0 else counted  # else a commit is due, and another one is being written
 
     def added(self) -> bool:
@@ -99,7 +102,7 @@ class Commits:
         if due and not self.is_running():
             self._hand_over()
             return True
-        return not end % WAITING_ROWS and self.relieve()
+        return not end % self._counted and self.relieve()
 
     def relieve(self) -> bool:
         """Begin a commit if more than COMMIT_BYTES wait for one, once no other runs; return whether one was begun."""

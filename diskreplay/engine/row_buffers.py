@@ -17,6 +17,7 @@ from diskreplay.engine.row_call import Place, RowCall
 from diskreplay.index.log import NEXT_PATCH, StreamLog
 from diskreplay.native import core
 from diskreplay.schema.columns import PLACE, Schema
+from diskreplay.schema.ring import put
 from diskreplay.storage.stream import StreamWriter
 
 Bind = Callable[[Sequence[Place], Sequence[Place], Sequence[tuple[Array, int]]], RowCall]
@@ -91,19 +92,14 @@ class RowBuffers:
     def write_run(self, values: Sequence[Array], steps: slice) -> None:
         """Write some of the steps in ``values`` as rows from ``end`` on, and move ``end`` on."""
         log = self.log
-        row, length, count = log.end, self._table.length, steps.stop - steps.start
-        first = row % length
-        head = min(count, length - first)
+        row, count = log.end, steps.stop - steps.start
         for (column, ring), value in zip(self._rows, values, strict=True):
             value = value[steps]
             column.append(value)
             if ring is not None:
-                value = value.reshape(count, *ring.shape[1:])
-                ring[first : first + head] = value[:head]
-                ring[: count - head] = value[head:]
+                put(ring, row, value.reshape(count, *ring.shape[1:]))
         for ring, nothing in self._unset:
-            ring[first : first + head] = nothing
-            ring[: count - head] = nothing
+            put(ring, row, np.full_like(ring[:count], nothing))
         log.end = row + count
         self._follow()
 

@@ -29,21 +29,18 @@ class Steps:
 
     Attributes:
         values: the arguments, for all steps.
-        starts: the start codes of the steps; that of a run's first step is found when the step is added.
-        columns: the values of all columns, in the order of the store's columns.
+        columns: the values of all columns, in the order of the store's columns, for steps that go on.
     """
 
     values: Row
-    starts: NDArray[np.uint8]
     columns: list[Array]
 
     @classmethod
     def of(cls, values: Row) -> Steps:
-        starts = np.full(values.terminated.shape, CONTINUES, np.uint8)
-        return cls(values, starts, values.columns(starts))
+        return cls(values, values.columns(np.full(values.terminated.shape, CONTINUES, np.uint8)))
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return len(self.values.terminated)
 
     def row(self, at: int) -> Row:
         """Return one step as the arguments of ``add``."""
@@ -56,15 +53,15 @@ class Steps:
         """
         values = self.values
         goes_on = values.valid & ~(values.terminated | values.truncated)
-        breaks = np.ones(self.starts.shape, bool)
+        breaks = np.ones(goes_on.shape, bool)
         breaks[1:] = ~(goes_on[:-1] & values.valid[1:]) | (self.unlike[1:] & (not by_flags))
         firsts = np.flatnonzero(breaks.any(axis=tuple(range(1, breaks.ndim)))).tolist()
         return zip(firsts, [*firsts[1:], len(self)], strict=False)  # without a step there is no run
 
     @functools.cached_property
     def unlike(self) -> NDArray[np.bool_]:
-        """Whose observation is not the next observation of the step before, of the shape of ``starts``; no stacks."""
-        found = np.zeros(self.starts.shape, bool)
+        """Whose observation is not the next observation of the step before, of the shape of flags; no stacks."""
+        found = np.zeros(self.values.terminated.shape, bool)
         for given, after in zip(self.values.obs, self.values.next_obs, strict=True):
             block = 1 + COMPARED_BYTES // max(1, given[:1].nbytes)
             for at in range(1, len(self), block):

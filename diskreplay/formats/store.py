@@ -55,7 +55,8 @@ def write_store(
         What was added, and how many of these steps were evicted.
     """
     options = {**source.layout.create_arguments(), "continuity": "flags", "later": later or {}}
-    with kind.create(target, **options, capacity=capacity or max(1, source.steps)) as buffer:
+    options |= {"capacity": capacity or max(1, source.steps), "commit_rows": source.steps + 1}
+    with kind.create(target, **options) as buffer:
         added, evicted = record(buffer, source, capacity)
     if not added.differing and source.layout.continuity == "observations":
         Store(str(target), LocalFiles()).write_continuity("observations")

@@ -38,7 +38,8 @@ class _Copied:
     """An episode's attribute ``facts``; each access returns a copy, because several callers may hold the episode."""
 
     def __get__(self, episode: Episode | None, kind: type[Episode]) -> dict[str, Any]:
-        return {} if episode is None else copied(getattr(episode, KEPT))
+        kept = getattr(episode, KEPT, None)
+        return copied(kept) if kept else {}
 
     def __set__(self, episode: Episode, facts: dict[str, Any] | _Copied) -> None:
         object.__setattr__(episode, KEPT, {} if isinstance(facts, _Copied) else facts)
@@ -77,9 +78,8 @@ class Episode:
 
 def ends(log: StreamLog) -> dict[str, int]:
     """Count a window's episodes by their end: "terminated", else "truncated", else "cut off" (without a flag)."""
-    rows = np.arange(log.begin, log.end)
-    terminated, truncated, valid = (log.table.take(name, rows) for name in (TERMINATED, TRUNCATED, VALID))
-    begins = log.table.take(START, rows[1:]) != CONTINUES
+    terminated, truncated, valid = (log.span(name, log.begin, log.end) for name in (TERMINATED, TRUNCATED, VALID))
+    begins = log.span(START, log.begin + 1, log.end) != CONTINUES
     flagged = terminated | truncated
     return {
         TERMINATED: int(np.count_nonzero(terminated & valid)),
@@ -138,7 +138,7 @@ def table(log: StreamLog, since: int = 0) -> EpisodeTable:
         none, no = np.empty(0, np.int64), np.empty(0, bool)
         return EpisodeTable(log.stream, log.num_envs, none, none, none, np.empty(0), no, no, no, no)
     # One environment after the other, each from its first row on.
-    valid, starts, terminated, truncated, reward = (log.table.take(name, rows).T.ravel() for name in COLUMNS)
+    valid, starts, terminated, truncated, reward = (log.span(name, rows[0], log.end).T.ravel() for name in COLUMNS)
     begins = starts != CONTINUES
     first = begins.copy()
     first[::count] = True

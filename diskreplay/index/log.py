@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from diskreplay.native import core
 from diskreplay.schema.columns import CONTINUES, PLACE, START, TERMINATED, TRUNCATED, VALID, Column, Start
 from diskreplay.schema.ids import STREAM_SHIFT, Ids
-from diskreplay.schema.ring import Table
+from diskreplay.schema.ring import Table, put
 
 NEXT_PATCH = "..next_patch"
 """The name of the array with the number of the patch that holds each row's next observation.
@@ -238,12 +238,11 @@ class StreamLog(core.Window):
         self.slide(begin)
         count = len(values[START])
         self.reserve(count)
-        rows = np.arange(self.end, self.end + count) % self.table.length
+        arrays = self.table.arrays
         for name in self.resident:
-            self.table.arrays[name][rows] = values[name]
-        self.table.arrays[NEXT_PATCH][rows] = -1
-        for name in self.later:
-            self.table.arrays[name][rows] = 0
+            put(arrays[name], self.end, values[name])
+        for name, nothing in [(NEXT_PATCH, -1), *((name, 0) for name in self.later)]:
+            put(arrays[name], self.end, np.full_like(arrays[name][:count], nothing))
         counted = values[VALID][max(0, self.begin - self.end) :]
         self.invalid += counted.size - int(counted.sum())
         self.end += count
@@ -289,11 +288,8 @@ class StreamLog(core.Window):
         """Append patches, ``(n, *shape)`` for each held column."""
         count = len(values[PLACE])
         self.patches = self.patches.with_room(self.patch_begin, self.patch_end, self.patch_end + count)
-        first = self.patch_end % self.patches.length
-        head = min(count, self.patches.length - first)
         for name, array in self.patches.arrays.items():
-            array[first : first + head] = values[name][:head]
-            array[: count - head] = values[name][head:]
+            put(array, self.patch_end, values[name])
         rows, envs, offsets = values[PLACE].T
         numbers = np.arange(self.patch_end, self.patch_end + count)
         next_ones = (offsets == 1) & (rows >= self.floor) & (rows < self.end)  # others where the tail is lost

@@ -96,7 +96,7 @@ class Spans:
             return
         self._table = self._table.with_room(floor, start, end)
         rows = np.arange(start, end)
-        taken = {name: log.table.take(name, rows) for name in (START, TERMINATED, TRUNCATED, VALID)}
+        taken = {name: log.span(name, start, end) for name in (START, TERMINATED, TRUNCATED, VALID)}
         fresh = taken[START] != CONTINUES
         cut = taken[TERMINATED] | taken[TRUNCATED] | ~taken[VALID]
         cut[:-1] |= fresh[1:]

@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from diskreplay.buffers.mixture import FRACTIONS, GIVEN, KEEPER
-from diskreplay.buffers.mixture import STATE as MIXTURE
 from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.index.later_values import counts
 from diskreplay.ops.checkpoints import CheckpointLine
@@ -25,6 +23,7 @@ from diskreplay.ops.result import Compressed, Result
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import open_stream
 from diskreplay.remote import open_store
+from diskreplay.sampling.shares import FRACTIONS, GIVEN, KEEPER, MIXTURE
 from diskreplay.schema.columns import FORMAT_VERSION, ITEMS, LATER, PATCH_TABLE, Column
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
@@ -248,16 +247,16 @@ def spread(values: Sequence[float]) -> Spread | None:
     """Return how values are spread, or None when there are none."""
     if not values:
         return None
-    array = np.asarray(values, np.float64)
-    low, high = float(array.min()), float(array.max())
-    bins = min(HISTOGRAM_BINS, len(np.unique(array)))
+    array = np.sort(np.asarray(values, np.float64))
+    low, high = array[[0, -1]].tolist()
+    middle = array[(len(array) - 1) // 2 : len(array) // 2 + 1]  # np.median and np.unique import numpy.ma
+    bins = min(HISTOGRAM_BINS, 1 + int(np.count_nonzero(array[1:] != array[:-1])))
     if bins == 1 or not math.isfinite(high - low) or (high - low) / bins < 4 * math.ulp(max(abs(low), abs(high))):
         counts, edges = np.array([len(array)]), np.array([low, high])  # too near, or too far, for bins between them
     else:
         counts, edges = np.histogram(array, bins)
     return Spread(
-        float(array.min()), float(np.median(array)), float(array.mean()), float(array.max()),
-        tuple(edges.tolist()), tuple(counts.tolist()),
+        low, float(middle.mean()), float(np.mean(values)), high, tuple(edges.tolist()), tuple(counts.tolist()),
     )  # fmt: skip
 
 

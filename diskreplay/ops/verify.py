@@ -32,7 +32,7 @@ Of each stream:
 11. The priorities that closing kept can be restored.
 
 Reading changes nothing and works beside a live writer: what that evicts meanwhile is no problem. Memory is bounded by
-one shard's index, one chunk, a block of the small columns, and the places of the patches.
+one shard's index, 32 MB of chunks, a block of the small columns, and the places of the patches.
 """
 
 from __future__ import annotations

@@ -19,6 +19,10 @@ from typing import Any
 from diskreplay.checks import checked_number
 from diskreplay.errors import InputError
 
+MIXTURE = "mixture"
+"""The part of a checkpoint's state that is a mixture's, with what follows."""
+GIVEN, FRACTIONS, READ, KEEPER = "given", "fractions", "read", "keeper"
+
 
 @dataclasses.dataclass(frozen=True)
 class Shares:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -56,6 +56,22 @@ def longer_length(length: int, needed: int, most: int, id_bytes: int) -> int:
     return max(needed, most if whole else min(2 * length, most))
 
 
+def span_of(array: Array, start: int, stop: int) -> Array:
+    """Return a copy of the values of ids ``[start, stop)``, which an array holds."""
+    first = start % len(array)
+    end = max(first, first + stop - start)
+    return np.concatenate([array[first:end], array[: max(0, end - len(array))]])
+
+
+def put(array: Array, start: int, values: Any) -> None:
+    """Set the values of ids from ``start`` on in an array that has room for them, to values ``(n, *shape)``."""
+    first = start % len(array)
+    head = len(array) - first
+    array[first : first + len(values)] = values[:head]
+    if len(values) > head:
+        array[: len(values) - head] = values[head:]
+
+
 class Table(NamedTuple):
     """The arrays ``(length, *shape)`` by name, all of one length.
 
@@ -86,13 +102,9 @@ class Table(NamedTuple):
         """Return this table without some of its arrays, and with another ``most``."""
         return Table(self.length, {name: array for name, array in self.arrays.items() if name not in names}, most)
 
-    def take(self, name: str, ids: Ids) -> Array:
-        """Return a copy of the values of ``ids``."""
-        return self.arrays[name][ids % self.length]
-
     def span(self, name: str, start: int, stop: int) -> Array:
         """Return a copy of the values of ``[start, stop)``."""
-        return self.take(name, np.arange(start, stop))
+        return span_of(self.arrays[name], start, stop)
 
 
 class Ring:
@@ -119,7 +131,7 @@ class Ring:
         if stop - self.begin > self.length:
             length = longer_length(self.length, stop - self.begin, self.most, self.array.nbytes // self.length)
             self.array, self.length = grown(self.array, length, self.begin, self.end), length
-        self.array[np.arange(start, stop) % self.length] = values
+        put(self.array, start, values)
         self.end = stop
 
     def trim(self, begin: int) -> None:
@@ -137,4 +149,4 @@ class Ring:
 
     def span(self, start: int, stop: int) -> Array:
         """Return a copy of the values of ``[start, stop)``."""
-        return self.take(np.arange(start, stop))
+        return span_of(self.array, start, stop)

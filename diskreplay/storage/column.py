@@ -660,7 +660,7 @@ class ColumnWriter(ColumnReader):
             behind = hurry and len(self._unsettled) * self.buffer.nbytes > HURRY_BYTES
             newest.seal(self.column.codec.lightest if behind else self.column.codec, full)
             self._unsettled.append(newest)
-        for number in [number for number in self.buffers if (number + 1) * self.buffer_rows <= floor]:
+        for number in list(itertools.takewhile(lambda number: (number + 1) * self.buffer_rows <= floor, self.buffers)):
             if (number + 1) * self.buffer_rows <= self._going.start or number * self.buffer_rows >= self._going.stop:
                 self.buffers.pop(number).call_off()
         while self._unsettled and (

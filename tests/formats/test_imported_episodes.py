@@ -251,7 +251,7 @@ def test_any_episodes(path: str, tmp_path: pathlib.Path, seed: int, monkeypatch:
     assert transitions.BLOCK_BYTES < 4000
     create, rows = dr.ReplayBuffer.create, int(rng.integers(1, 100))
     monkeypatch.setattr(
-        dr.ReplayBuffer, "create", lambda *given, **options: create(*given, **options, commit_rows=rows)
+        dr.ReplayBuffer, "create", lambda *given, **options: create(*given, **options | {"commit_rows": rows})
     )
     source = from_arrays(
         obs[:-1], np.zeros((count, 2), F32), np.ones(count), following, terminated=kind == 1, truncated=kind == 2,

@@ -18,9 +18,11 @@ from ops.stores import IMAGE, fill, images
 
 import diskreplay as dr
 from diskreplay.errors import CheckpointError, CorruptionError, NotAStoreError, StoreExistsError, StoreNotFoundError
+from diskreplay.ops import verify_chunks
 from diskreplay.ops.checkpoints import drop, restore
 from diskreplay.ops.problems import Problem
 from diskreplay.ops.verify import verify
+from diskreplay.reading import compiled
 from diskreplay.storage import chunks, metadata
 
 
@@ -402,6 +404,27 @@ def test_rows_that_break_a_rule(path: str, column: str, row: int, value: Any, ex
     assert any(expected in problem.what for problem in problems), problems
     assert {problem.column for problem in problems} <= {column, "start"}
     assert all(problem.rows and problem.rows[0] <= row + 1 and problem.rows[1] > row - 1 for problem in problems)
+
+
+@pytest.mark.own_thresholds
+@pytest.mark.parametrize("portion", [1, 300, verify_chunks.PORTION_BYTES])
+def test_the_core_finds_what_python_finds(path: str, portion: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In full chunks: damage, and values that break a rule."""
+    small = dict.fromkeys((*PLAIN, "obs"), 4)
+    images(path, codec=PLAIN, chunk_rows=small, shard_rows=dict.fromkeys(small, 16))
+    for column, row, value in (("reward", 20, np.nan), ("terminated", 3, 2), ("valid", 30, 9)):
+        forge(pathlib.Path(path), column, row, 1, value)
+    for shard, chunk in ((0, 3), (1, 0), (1, 2)):
+        places = index_of(pathlib.Path(path), "obs", shard, 4, 2)
+        flip(stream(pathlib.Path(path)) / f"obs/c.{shard}.0.0.0", places[chunk, 1, 0])
+    monkeypatch.setattr(verify_chunks, "PORTION_BYTES", portion)
+    monkeypatch.setattr(compiled, "LEAST_PIECES", 1)
+    found = verify(path)
+    monkeypatch.setattr(compiled, "CALLS", None)
+    alone = verify(path)
+    assert (found.problems, found.chunks, found.bytes) == (alone.problems, alone.chunks, alone.bytes)
+    assert sum("checksum" in problem.what for problem in found.problems) == 3
+    assert {"reward", "terminated", "valid"} <= {problem.column for problem in found.problems}
 
 
 def test_what_is_no_store(tmp_path: pathlib.Path) -> None:

@@ -157,6 +157,20 @@ def test_any_pieces(
     assert not twice or following.tobytes() == expected[:, 1:].tobytes()
 
 
+def test_a_header_that_blosc_refuses_is_not_read(tmp_path: pathlib.Path) -> None:
+    """A frame of one block that says that its values have no bytes; its checksum is right."""
+    body = bytearray(chunks.compress(Codec("lz4"), np.zeros((4, 100), np.uint8)))
+    body[2:4] = 0x30, 0
+    data = chunks.seal(bytes(body))
+    (tmp_path / "chunk").write_bytes(data)
+    pieces, room = np.array([[0, 0, 0, 4, 0, 0, 0, 0, 0, len(data), 0, 0]]), np.zeros((3, 1, 464), np.uint8)
+    with (tmp_path / "chunk").open("rb") as file:
+        given = np.array([file.fileno()]), pieces, 0, 1, 4, 100, False, room[0, 0], room[1, 0], room[2]
+        assert core.read(compiled.CALLS, *given) == 0
+    with pytest.raises(chunks.DamagedError, match="Blosc cannot decode"):
+        chunks.decode(Codec("lz4"), data, np.zeros((4, 100), np.uint8))
+
+
 WRONG = {
     "a place below the batch": (0, -1), "a place past the batch": (0, 3), "a step below": (1, -1),
     "a step past the last": (1, 4), "a row below": (2, -1), "a row past the chunk": (2, 4), "no rows": (3, 0),

@@ -50,12 +50,12 @@ class ChunkedOutput:
         self._waiting: dict[str, list[Array]] = {}
 
     def append(self, name: str, values: Array) -> None:
-        parts = self._waiting.setdefault(name, [])
-        parts.append(values)
+        parts = [part for part in self._waiting.get(name, []) if len(part)] + [values]
+        self._waiting[name] = parts
         item = int(np.prod(values.shape[1:], dtype=np.int64)) * values.itemsize
         rows = max(1, min(CHUNK_BYTES // max(1, item), MAX_CHUNK_ROWS))
         if sum(map(len, parts)) > rows:
-            waiting = np.concatenate(parts)
+            waiting = np.concatenate(parts) if len(parts) > 1 else values
             whole = len(waiting) // rows * rows
             self.grow(name, waiting[:whole], rows)
             self._waiting[name] = [waiting[whole:].copy()]

@@ -88,6 +88,7 @@ THRESHOLDS = (
     Threshold("storage.checkpoint_arrays", "SHARD_CHUNKS", 2, "a checkpoint's array has another shard", in_format=True),
     Threshold("engine.commits", "COMMIT_BYTES", 2048, "adding commits, however few the rows"),
     Threshold("engine.commits", "WAITING_ROWS", 3, "the waiting bytes are counted"),
+    Threshold("engine.commits", "WAITING_BYTES", 64, "the waiting bytes are counted, however few they are"),
     Threshold("engine.appender", "PLACED_STEPS", 2, "the items of many steps are appended slice by slice"),
     Threshold("engine.steps", "COMPARED_BYTES", 16, "steps are compared piece by piece"),
     Threshold("buffers.shuffle", "POOL_SLACK", 1, "a round's chunks do not all fit into the pool"),
