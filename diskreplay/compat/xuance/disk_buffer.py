@@ -60,7 +60,7 @@ class DiskBuffer(OverStores):
 
     def _read(self, slots: Ids, envs: Ids) -> Any:
         self._adapter.flush()
-        return read_once(self.engine, ids_of(self.engine, self._ring.entries(slots)[0], envs))
+        return read_once(self.engine, ids_of(self.engine, self._ring.entries(slots), envs))
 
     def clear(self, *args: Any) -> None:
         """Empty the buffer, with all that goes with its entries; the next commit gives the space back."""

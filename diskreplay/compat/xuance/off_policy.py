@@ -270,7 +270,7 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
             raise InputError(f"idxes must be positions 0 to {self.size - 1}, got {slots.min()} to {slots.max()}")
         envs = np.broadcast_to(np.arange(self.n_envs)[:, None], slots.shape)
         drawn = self._drawn[envs, slots]
-        rows = np.where(drawn >= 0, drawn, self._ring.entries(slots)[0])
+        rows = np.where(drawn >= 0, drawn, self._ring.entries(slots))
         self.engine.update_priorities(ids_of(self.engine, rows, envs).ravel(), values.ravel())
 
 

@@ -70,7 +70,7 @@ class CollectedEpisodes(AdapterState):
 
     def episodes(self, slots: Ids) -> dict[str, Array]:
         """Return the finished episodes in slots, by key."""
-        batch = read_once(self.buffer, self._finished.at(self.ring.entries(slots)[0])[0])
+        batch = read_once(self.buffer, self._finished.at(self.ring.entries(slots))[0])
         return {
             key: padded(batch, field) if field.part else self.data[key][slots] for key, field in self._fields.items()
         }
