@@ -6,7 +6,6 @@ This module and :mod:`diskreplay.compat.sampler_draws` are what reaches into a b
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -18,11 +17,12 @@ from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import Array
 from diskreplay.errors import EvictedError
 from diskreplay.index.log import StreamLog
+from diskreplay.reading.addresses import by_stream
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.schema.columns import REWARD, TERMINATED, VALID
-from diskreplay.schema.ids import Ids, pack, stream_of
+from diskreplay.schema.ids import Ids, pack
 from diskreplay.schema.spaces import unflatten
 from diskreplay.views.transition import Transition
 
@@ -195,7 +195,7 @@ def by_episodes(buffer: SampledBuffer[Any]) -> tuple[Ids, Ids]:
 
 
 class EpisodePlace(NamedTuple):
-    """The place of a transition in its episode, as far as that is in the window.
+    """The place of a transition in its episode, as far as that is in the window; of several, arrays ``(n,)``.
 
     Attributes:
         first: id of the episode's first step.
@@ -207,43 +207,48 @@ class EpisodePlace(NamedTuple):
         facts: the facts of the episode, if it was not terminated.
     """
 
-    first: int
-    stride: int
-    step: int
-    steps: int
-    terminated: bool
-    newest: bool
-    facts: Mapping[str, Any]
+    first: Any
+    stride: Any
+    step: Any
+    steps: Any
+    terminated: Any
+    newest: Any
+    facts: Any
 
     def ids(self, steps: Any) -> Any:
-        """Return the ids of steps of the episode."""
-        return self.first + self.stride * steps
+        """Return the ids of steps of the episode; of several, of steps that lead with them."""
+        return (self.first + self.stride * np.transpose(steps)).T
+
+    def one(self, at: int) -> EpisodePlace:
+        """Return one of several."""
+        return EpisodePlace._make([*(values[at].item() for values in self[:-1]), self.facts[at]])
 
 
-def places(buffer: SampledBuffer[Any], ids: Ids, before: int = 0) -> list[tuple[EpisodePlace, Array]]:
-    """Return where transitions stand, with rewards from at most ``before`` steps ahead of each to its episode's end.
-
-    Raises EvictedError where one has left the window.
-    """
-    found: list[Any] = [None] * len(ids)
+def places(buffer: SampledBuffer[Any], ids: Ids) -> EpisodePlace:
+    """Return where transitions ``(n,)`` stand; raise EvictedError where one has left the window."""
+    kinds = np.int64, np.int64, np.int64, np.int64, bool, bool, object
+    found = EpisodePlace._make(np.empty(len(ids), kind) for kind in kinds)
     with buffer.engine.lock:
         buffer.engine.check_open()
         buffer.engine.streams.check(buffer.view, ids)
-        numbers = stream_of(ids)
-        for stream in buffer.engine.streams.all:
+        for stream, here, rows, envs in by_stream(buffer.engine.streams.all, ids, np.arange(len(ids))):
             log, spans = stream.log, stream.spans()
-            here = np.flatnonzero(numbers == log.stream)
-            rows, envs = log.locate(ids[here])
             first, stop = spans.first(rows, envs), spans.stop(rows, envs)
-            ended = log.take(TERMINATED, stop - 1, envs)
-            standing = map(
-                EpisodePlace, pack(log.stream, first, envs, log.num_envs).tolist(), itertools.repeat(log.num_envs),
-                (rows - first).tolist(), (stop - first).tolist(), ended.tolist(), (stop == log.end).tolist(),
-                _facts(stream, first, envs, ended),
-            )  # fmt: skip
-            spans_of_rewards = np.maximum(first, rows - before).tolist(), stop.tolist(), envs.tolist()
-            for at, place, start, end, env in zip(here.tolist(), standing, *spans_of_rewards, strict=True):
-                found[at] = place, log.span(REWARD, start, end)[:, env]
+            ended, firsts = log.take(TERMINATED, stop - 1, envs), pack(log.stream, first, envs, log.num_envs)
+            facts = _facts(stream, first, envs, ended)
+            of_stream = firsts, log.num_envs, rows - first, stop - first, ended, stop == log.end, facts
+            for whole, part in zip(found, of_stream, strict=True):
+                whole[here] = part
+    return found
+
+
+def reward_spans(buffer: SampledBuffer[Any], where: EpisodePlace, steps: Ids) -> list[Array]:
+    """Return the rewards of each place's episode from a step ``(n,)`` on; the caller holds the engine's lock."""
+    found: list[Any] = [None] * len(steps)
+    for stream, here, rows, envs in by_stream(buffer.engine.streams.all, where.ids(steps), np.arange(len(steps))):
+        stops = rows + (where.steps - steps)[here]
+        for at, row, stop, env in zip(*(array.tolist() for array in (here, rows, stops, envs)), strict=True):
+            found[at] = stream.log.span(REWARD, row, stop)[:, env]
     return found
 
 

@@ -92,7 +92,11 @@ class Table(NamedTuple):
 
     def span(self, name: str, start: int, stop: int) -> Array:
         """Return a copy of the values of ``[start, stop)``."""
-        return self.take(name, np.arange(start, stop))
+        array, first = self.arrays[name], start % self.length
+        last = first + max(0, stop - start)
+        if last <= self.length:
+            return array[first:last].copy()
+        return np.concatenate([array[first:], array[: last - self.length]])
 
 
 class Ring:
