@@ -109,13 +109,6 @@ def ids_of_all(buffer: StoredBuffer, rows: Ids) -> Ids:
     return ids_of(buffer, rows[:, None], np.arange(buffer.num_envs)).ravel()
 
 
-def read_once(buffer: SampledBuffer[Any], ids: Ids) -> Any:
-    """Return the batch that ids name; an id that stands there more than once is read once."""
-    wanted, where = np.unique(ids, return_inverse=True)
-    batch = buffer.get(wanted)
-    return batch if len(wanted) == len(ids) and (wanted == ids).all() else batch.map(lambda array: array[where])
-
-
 def single_steps(buffer: SampledBuffer[Any], ids: Ids) -> Any:
     """Return the batch of one step each that ids name, whatever the buffer's view makes of steps of one agent.
 
