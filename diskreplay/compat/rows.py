@@ -239,9 +239,9 @@ def reward_spans(buffer: SampledBuffer[Any], where: EpisodePlace, steps: Ids) ->
     """Return the rewards of each place's episode from a step ``(n,)`` on; the caller holds the engine's lock."""
     found: list[Any] = [None] * len(steps)
     for stream, here, rows, envs in by_stream(buffer.engine.streams.all, where.ids(steps), np.arange(len(steps))):
-        stops = rows + (where.steps - steps)[here]
+        span, stops = stream.log.table.span, rows + (where.steps - steps)[here]
         for at, row, stop, env in zip(*(array.tolist() for array in (here, rows, stops, envs)), strict=True):
-            found[at] = stream.log.span(REWARD, row, stop)[:, env]
+            found[at] = span(REWARD, row, stop)[:, env]
     return found
 
 

@@ -192,7 +192,8 @@ def trajectories(reader: Reader, slicer: Any, ids: Ids, length: int) -> dict[str
         draft = Draft(reader, ids, reads)
         steps = draft.step + np.arange(1 - length, 1)
         samples = draft.at(steps)
-        seen = draft.leaves(draft.at(draft.step + np.arange(2 - length - frames, 1)).current)
+        older = samples if frames == 1 else draft.at(draft.step + np.arange(2 - length - frames, 1))
+        seen = draft.leaves(older.current)
         spans = reward_spans(reader.store, draft.where, np.maximum(steps[:, 0], 0))
         return draft.where, steps, seen, draft.actions(samples), samples.resident(REWARD), spans
 
