@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -187,8 +188,8 @@ def main() -> None:
             print(*lines[-1], flush=True)
     body = (
         f"From {arguments.steps:,} transitions. Microseconds of processor time of the process, and of the thread that "
-        f"calls in brackets, medians of {arguments.rounds} rounds by turns.\n\n"
-        + harness.table(("call", "ours", "beside", "ratio", "wanted", ""), lines)
+        f"calls in brackets, medians of {arguments.rounds} rounds by turns; the load of the machine was "
+        f"{os.getloadavg()[2]:.1f}.\n\n" + harness.table(("call", "ours", "beside", "ratio", "wanted", ""), lines)
     )
     packages = harness.versions("diskreplay", "numpy", "gymnasium", "torch", "stable-baselines3", "d3rlpy")
     keep = arguments.steps == STEPS and arguments.rounds == ROUNDS and not arguments.only
