@@ -30,8 +30,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
 RECORD = HERE / "results.json"
 SECTIONS = (
-    "core", "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "commands", "checksums",
-    "kernel", "cached", "spent", "commits", "loading", "device", "starting", "report", "mixtures",
+    "core", "adapters", "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "commands",
+    "checksums", "kernel", "cached", "spent", "commits", "loading", "device", "starting", "report", "mixtures",
     "selections", "rollouts", "later", "ragged", "robots", "recording", "remote", "streams", "growth", "salvage",
     "ray_data", "ray_collectors",
 )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ import torch.distributed
 import torch.utils._pytree
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from diskreplay.buffers.loader import Loader, loading
 from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
@@ -46,6 +47,37 @@ class Tensors(dict[str, Any]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
+
+
+class Items(Sequence[Tensors]):
+    """The items of a batch that was read at once, as a ``collate_fn`` gets them; torch's own gives back the batch.
+
+    Args:
+        batch: tensors whose first axis is that of the items.
+    """
+
+    def __init__(self, batch: Tensors) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return len(self.batch["index"])
+
+    def __getitem__(self, at: Any) -> Any:
+        numbers = range(len(self))[at]
+        if isinstance(numbers, range):
+            return [self[number] for number in numbers]
+        return Tensors(map_arrays(operator.itemgetter(numbers), self.batch))
+
+
+def _collated(items: Sequence[Tensors], *, collate_fn_map: Any = None) -> Tensors:
+    """Return items as one batch: what torch's ``collate_fn`` calls for :class:`Tensors`."""
+    if isinstance(items, Items):
+        return items.batch
+    parts = {name: [item[name] for item in items] for name in items[0]}
+    return Tensors({name: collate(each, collate_fn_map=collate_fn_map) for name, each in parts.items()})
+
+
+default_collate_fn_map[Tensors] = _collated
 
 
 class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
@@ -91,15 +123,14 @@ class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
     def __getitem__(self, index: Any) -> Tensors:
         positions = self._positions(index)
         batch = _tensors(self._reader.get(self._ids[np.atleast_1d(positions)]))
-        return _item(batch, 0) if positions.ndim == 0 else batch
+        return Items(batch)[0] if positions.ndim == 0 else batch
 
-    def __getitems__(self, indices: Any) -> list[Tensors]:
-        """Return the items of a batch, read at once; torch's ``collate_fn`` puts them together."""
+    def __getitems__(self, indices: Any) -> Items:
+        """Return the items of a batch, read at once, for a ``collate_fn``."""
         positions = check_array("indices", indices)
         if positions.ndim > 1:
             raise InputError("the sampler gives whole batches: give the DataLoader batch_size=None")
-        batch = self[positions]
-        return [_item(batch, at) for at in range(len(indices))]
+        return Items(self[positions])
 
     def _positions(self, index: Any) -> NDArray[np.int64]:
         positions: NDArray[np.int64] = check_array("index", index)
@@ -207,7 +238,3 @@ def _opened(path: PathLike, **options: Any) -> Any:
 
 def _tensors(batch: Arrays) -> Tensors:
     return Tensors({name: value for name, value in vars(batch.torch()).items() if value is not None})
-
-
-def _item(batch: Tensors, at: int) -> Tensors:
-    return Tensors(map_arrays(operator.itemgetter(at), batch))

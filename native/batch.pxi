@@ -28,6 +28,7 @@ cdef extern from "draw.h" nogil:
     int draw_standing(const draw_source *source, int64_t stream, int64_t local)
     int64_t draw_held(const draw_source *source)
     bint draw_any(const draw_source *source)
+    bint draw_are_items(const draw_source *source, const int64_t *ids, int64_t n)
     void ranks_draw(const double *uniforms, const double *masses, int64_t count, int64_t parts, int64_t size,
                     double exponent, int64_t *ranks, float *weights)
     void draw_uniform(bitgen_t *bits, const draw_source *source, int64_t size, double most_share, bint by_share,
@@ -350,7 +351,8 @@ cdef class Rows:
 # ---- Draws ----
 
 cdef class Draw:
-    """A sampler's draws. The methods are called in their order; one that returns False has changed nothing."""
+    """A sampler's draws; of this class itself, none. The methods are called in their order; one that returns False has
+    changed nothing."""
 
     cdef bint prepare(self) except -1:
         """Do what may run Python code."""
@@ -508,15 +510,26 @@ cdef class Batches:
 
     def sample(self, size, /):
         """Return a batch; ids and weights, if Python must read it; None, with nothing changed, if it must draw it."""
+        if type(size) is not int or not 0 < size <= MOST_SIZE or type(self.draw) is Draw:
+            return None
+        return self.batch(size, NULL)
+
+    def get(self, cnp.ndarray ids not None, /):
+        """Return the batch of the items that ids ``(B,)`` name; None if Python must look at them, or read it."""
+        cdef int64_t count = count_of(ids)
+        return self.batch(count, ints(ids)) if 0 < count <= MOST_SIZE else None
+
+    cdef object batch(self, int64_t count, const int64_t *given):
+        """Return what :meth:`sample` does, or :meth:`get` of the given ids, which the caller keeps."""
         cdef Rows rows
         cdef uint8_t *out[MOST_COLUMNS]
         cdef uint8_t *masks[2]
         cdef int64_t copied[4]
         cdef int found
-        if type(size) is not int or not 0 < size <= MOST_SIZE or not self.gate.readable():
+        if not self.gate.readable():
             return None
         rows = self.streams.rows
-        cdef int64_t count = size, entries = count * max(1, self.items.steps)
+        cdef int64_t entries = count * max(1, self.items.steps)
         if rows is None or entries > rows.most_size or entries * rows.row_bytes >= rows.most_bytes:
             return None
         if not self.draw.prepare() or (rows.leaf_count and not self.look(rows)):  # for the room of its pieces
@@ -536,17 +549,19 @@ cdef class Batches:
         rows.aim(arrays)
         memset(copied, 0, sizeof(copied))
         found = self.fill(
-            rows, count, ints(index), <float *>cnp.PyArray_DATA(weight), <float *>cnp.PyArray_DATA(discount), masks,
+            rows, count, given, ints(index), <float *>cnp.PyArray_DATA(weight), <float *>cnp.PyArray_DATA(discount), masks,
             out, ints(room), copied,
         )
         if not found:
             return None
         rows.count_copies(copied)
-        return made if found == WHOLE else (index, weight)
+        if found == WHOLE:
+            return made
+        return (index, weight) if given == NULL else None
 
-    cdef int fill(self, Rows rows, int64_t size, int64_t *ids, float *weights, float *discounts, uint8_t **masks,
-                  uint8_t **out, int64_t *room, int64_t *copied) noexcept nogil:
-        """Draw a batch; return 0 with nothing changed, DRAWN if the rest is Python's, or WHOLE."""
+    cdef int fill(self, Rows rows, int64_t size, const int64_t *given, int64_t *ids, float *weights, float *discounts,
+                  uint8_t **masks, uint8_t **out, int64_t *room, int64_t *copied) noexcept nogil:
+        """Draw a batch, or take given ids; return 0 with nothing changed, DRAWN if the rest is Python's, or WHOLE."""
         cdef draw_source source = self.source(rows)
         cdef int64_t k, held, invalid = 0, entries = size, count = size
         cdef int64_t *last = NULL
@@ -554,7 +569,12 @@ cdef class Batches:
         cdef int64_t *every = ids
         for k in range(rows.count):
             invalid += rows.windows[k].invalid
-        if size > draw_held(&source) - invalid or not self.draw.draw(&source, size, ids, weights, room):
+        if given != NULL:
+            if not draw_are_items(&source, given, size):
+                return 0
+            for k in range(size):
+                ids[k], weights[k] = given[k], 1
+        elif size > draw_held(&source) - invalid or not self.draw.draw(&source, size, ids, weights, room):
             return 0
         # From here on the generator has moved.
         if source.steps:

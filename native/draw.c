@@ -113,6 +113,20 @@ static int64_t counted(const draw_source *from, int64_t most) {
 
 bool draw_any(const draw_source *from) { return are_all(from) ? draw_held(from) > 0 : counted(from, 1) > 0; }
 
+bool draw_are_items(const draw_source *from, const int64_t *ids, int64_t n) {
+    for (int64_t k = 0; k < n; k++) {
+        int64_t stream = plan_stream_at(from->streams, from->count, ids[k] >> STREAM_SHIFT), local = local_of(ids[k]);
+        if (stream < 0)
+            return false;
+        int64_t row = local / from->streams[stream].envs;
+        if (row < from->windows[stream].begin || row >= from->streams[stream].end)
+            return false;
+        if (draw_standing(from, stream, local) != NOW)
+            return false;
+    }
+    return true;
+}
+
 /* Turn a number below draw_held() into an id; `ends` says where each stream's numbers end. Return its standing. */
 static int place(const draw_source *from, const int64_t *ends, int64_t *picked) {
     int64_t low = 0, high = from->count - 1;

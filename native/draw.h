@@ -47,6 +47,9 @@ int64_t draw_steps(
 /* Tell whether one of these ids is an item. */
 bool draw_any(const draw_source *from);
 
+/* Tell whether each of these ids, which may be any numbers, is an item of the windows. */
+bool draw_are_items(const draw_source *from, const int64_t *ids, int64_t n);
+
 /* Write `size` ids of items, each drawn with the same probability; at least one there must be, and the ids held
  * must be 2 to 2**32 - 1. `by_share`: from a list they are chosen by a number in [0, 1) each, as Recent does.
  *

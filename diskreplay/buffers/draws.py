@@ -85,13 +85,11 @@ class Draws(Generic[SomeBatch]):
         self._batches = self._in_core()
 
     def _in_core(self) -> core.Batches | None:
-        """Return what draws whole batches in the core, or None if sampler, view or columns are not ordinary."""
+        """Return what makes whole batches in the core, or None if view or columns are not ordinary."""
         view, schema = self.shown, self._schema
         if not reading.can_be(schema) or self._streams.reward != REWARD:
             return None
-        draw = in_core.draws(self.sampler, self._rng)
-        if draw is None:
-            return None
+        draw = in_core.draws(self.sampler, self._rng) or core.Draw()
         made: Callable[[list[Any]], Any]
         if type(view) is Transition and (view.n_step == 1 or schema.column(REWARD).dtype in (np.float32, np.float64)):
             n_step, gamma, sequence, made = view.n_step, view.gamma, None, maker(schema)
@@ -112,6 +110,10 @@ class Draws(Generic[SomeBatch]):
         None, with nothing changed, if :meth:`draft` must draw it.
         """
         return None if self._batches is None else self._batches.sample(batch_size)
+
+    def get_at_once(self, ids: Ids) -> SomeBatch | None:
+        """Return the batch that one call of the core makes of the items that ids name; None for :meth:`draft_ids`."""
+        return None if self._batches is None else self._batches.get(ids)
 
     def draft_drawn(self, drawn: list[Drawn], batch_size: int, reads: Reads) -> SomeBatch:
         """Return the items that were just drawn; if one has left the windows, or this is called again, draw others."""

@@ -208,7 +208,8 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         Raises EvictedError where one has left the window, InputError where one was never given.
         """
         ids = checked_ids(np.atleast_1d(check_array("index", index)))
-        return self.engine.read(self.draws.draft_ids, ids)
+        made = self.draws.get_at_once(ids)
+        return self.engine.read(self.draws.draft_ids, ids) if made is None else made
 
     def items(self) -> NDArray[np.int64]:
         """Return the index of all that the view shows in the windows of all streams, ascending, for :meth:`get`.

@@ -125,16 +125,21 @@ def actions(what: str, value: Any, space: spaces.Space[Any], lead: Shape, dtype:
     return numbers(what, found, shape, dtype, within=space, finite=finite)
 
 
-def time_limits(infos: Any, count: int) -> NDArray[np.bool_]:
+def time_limits(infos: Any, count: int) -> NDArray[np.bool_] | None:
     """Return which environments ran into a time limit, as a list of infos says it, or the info of a vector environment.
 
-    Raises InputError where there are not ``count`` of them, or one is no dict.
+    A flag if ``count`` is 1; None if none did. Raises InputError where there are not ``count``, or one is no dict.
     """
-    if isinstance(infos, MAPPINGS):
-        return flags(f"infos[{TIME_LIMIT!r}]", infos.get(TIME_LIMIT, np.zeros(count, bool)), (count,))
-    if not isinstance(infos, SEQUENCES) or len(infos) != count or not all([isinstance(one, MAPPINGS) for one in infos]):
-        raise InputError(f"infos must be {count} dicts, one for each environment, got {infos!r:.80}")
-    return flags("infos", [one.get(TIME_LIMIT, False) for one in infos], (count,))
+    shape = () if count == 1 else (count,)
+    try:
+        if isinstance(infos, SEQUENCES) and len(infos) == count:
+            told = [one.get(TIME_LIMIT, False) for one in infos]
+            return flags("infos", np.array(told), shape) if any(told) else None
+        if isinstance(infos, MAPPINGS):
+            return flags(f"infos[{TIME_LIMIT!r}]", infos[TIME_LIMIT], shape) if TIME_LIMIT in infos else None
+    except (AttributeError, TypeError, ValueError):  # not dicts, or not of single values
+        pass
+    raise InputError(f"infos must be {count} dicts, one for each environment, got {infos!r:.80}")
 
 
 def by_step(arguments: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -167,7 +167,7 @@ class ReplayBuffer(VectorBuffer):
         else:
             drawn = np.random.randint(0, self.buffer_size if full else pos, batch_size)
         envs = np.random.randint(0, self.n_envs, batch_size)
-        batch = store.get(ids_of(store, ring.entries(drawn)[0], envs))
+        batch = store.get(ids_of(store, ring.entries(drawn), envs))
         dones = batch.terminated if self.handle_timeout_termination else batch.terminated | batch.truncated
         return ReplayBufferSamples(
             observations=_tensor(batch.obs.reshape(-1, *self.obs_shape), self.device),
@@ -250,11 +250,11 @@ class PrioritizedReplayBuffer(FirstStepBuffer):
         not finite.
         """
         before, after = (
-            arguments.of_space(what, value, self._space, (1,)) for what, value in (("obs", obs), ("next_obs", next_obs))
+            arguments.of_space(what, value, self._space) for what, value in (("obs", obs), ("next_obs", next_obs))
         )
-        actions = arguments.numbers("action", action, (1,), np.int64)
-        rewards, ended = arguments.rewards("reward", reward, (1,)), arguments.flags("done", done, (1,))
-        self._add([(before, actions, rewards, after, ended, np.zeros(1, bool))])
+        actions = arguments.numbers("action", action, (), np.int64)
+        rewards, ended = arguments.rewards("reward", reward, ()), arguments.flags("done", done, ())
+        self._add([(before, actions, rewards, after, ended, False)])
 
     @uninterrupted
     def sample(self, batch_size: int) -> PrioritizedBatch:

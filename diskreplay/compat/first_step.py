@@ -5,8 +5,8 @@ A step of all environments is a row. What is asked of the ring before there is a
 
 from __future__ import annotations
 
+import functools
 import math
-import operator
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -28,6 +28,8 @@ from diskreplay.storage.paths import PathLike, full_path
 from diskreplay.views.batch import map_arrays
 
 FrameStack = int | Mapping[str, int] | Literal["auto"]
+
+FLOATS = np.dtype(np.float32), np.dtype(np.float64)
 
 
 class SharedStore:
@@ -95,6 +97,7 @@ class FirstStepBuffer(OverStores):
         elif not images:
             self._make({})
 
+    @uninterrupted
     def _make(self, stacked: Mapping[str, Any], checkpoint: str | None = None) -> None:
         facts, settings, options = self._making
         at = {} if checkpoint is None else {"checkpoint": checkpoint}
@@ -115,7 +118,7 @@ class FirstStepBuffer(OverStores):
 
     def _filled(self) -> Store:
         """Return the store; raise NotEnoughDataError if it holds nothing."""
-        if self.store is None or not len(self.store):
+        if self.store is None or not self._ring.count:
             raise NotEnoughDataError("the buffer is empty; add some steps")
         return self.store
 
@@ -123,15 +126,13 @@ class FirstStepBuffer(OverStores):
         """Add rows.
 
         Args:
-            steps: arguments of ``store.add``, which lead with the environments, all checked.
+            steps: arguments of ``store.add``, all checked.
         """
-        if not steps:
-            return
-        if self.store is None:
-            self._make(stacks_seen(self._images, steps[0][0], steps[0][3]))
-        if self._making[0]["num_envs"] == 1:
-            first = operator.itemgetter(0)
-            steps = [tuple([map_arrays(first, part) for part in step]) for step in steps]
+        if self.store is None and steps:
+            shown = steps[0][0], steps[0][3]
+            if self._making[0]["num_envs"] == 1:
+                shown = map_arrays(lambda array: array[None], shown)
+            self._make(stacks_seen(self._images, *shown))
         self._ring.add(steps)
 
 
@@ -161,7 +162,6 @@ class VectorBuffer(FirstStepBuffer):
             "timeouts": Field(part=("truncated",)),
         }  # fmt: skip
 
-    @uninterrupted
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add one step of each environment; arrays lead with ``n_envs``, which may be left out if it is 1.
 
@@ -177,7 +177,6 @@ class VectorBuffer(FirstStepBuffer):
         """
         self._add([self._checked(obs, next_obs, action, reward, done, infos)])
 
-    @uninterrupted
     def extend(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Add several steps at once, with errors as :meth:`add`; each of its arguments leads with their number."""
         given = {
@@ -185,17 +184,44 @@ class VectorBuffer(FirstStepBuffer):
         }  # fmt: skip
         self._add([self._checked(*step) for step in arguments.by_step(given)])
 
+    @functools.cached_property
+    def _plain(self) -> tuple[Any, ...]:
+        """The shapes and dtypes of arguments of ``add`` that the store takes as they are; rewards have several."""
+        facts = self._making[0]
+        lead = (facts["num_envs"],)
+        kinds = facts["observation_space"], facts["action_space"]
+        obs, action = (((*lead, *(space.shape or ())), space.dtype) for space in kinds)
+        return *obs, *obs, *action, lead, lead, np.dtype(bool)
+
     def _checked(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> tuple[Any, ...]:
-        """Return the arguments of ``store.add`` for one step; all lead with ``n_envs``."""
+        """Return the arguments of ``store.add`` for one step.
+
+        Arrays that the store takes as they are have no check here but by the store, once that is there.
+        """
         facts, _, options = self._making
-        space, stored = facts["observation_space"], facts["action_space"]
-        lead, finite = (facts["num_envs"],), bool(options.get("finite", False))
-        timeout = np.zeros(lead, bool) if infos is None else arguments.time_limits(infos, *lead)
-        before = arguments.of_space("obs", obs, space, lead, finite=finite)
-        after = arguments.of_space("next_obs", next_obs, space, lead, finite=finite)
-        chosen = arguments.actions("action", action, self.action_space, lead, stored.dtype, finite=finite)
-        ended, rewards = arguments.flags("done", done, lead), arguments.rewards("reward", reward, lead)
-        return before, chosen.reshape(*lead, *stored.shape), rewards, after, ended & ~timeout, timeout
+        envs = facts["num_envs"]
+        limits = None if infos is None else arguments.time_limits(infos, envs)
+        try:
+            given = (
+                obs.shape, obs.dtype, next_obs.shape, next_obs.dtype, action.shape, action.dtype, reward.shape,
+                done.shape, done.dtype,
+            )  # fmt: skip
+            is_plain = given == self._plain and reward.dtype in FLOATS and self.store is not None
+        except AttributeError:  # not arrays
+            is_plain = False
+        if not is_plain:
+            lead, finite = () if envs == 1 else (envs,), bool(options.get("finite"))
+            space, stored = facts["observation_space"], facts["action_space"]
+            obs = arguments.of_space("obs", obs, space, lead, finite=finite)
+            next_obs = arguments.of_space("next_obs", next_obs, space, lead, finite=finite)
+            action = arguments.actions("action", action, self.action_space, lead, stored.dtype, finite=finite)
+            action = action.reshape((*lead, *stored.shape))
+            done, reward = arguments.flags("done", done, lead), arguments.rewards("reward", reward, lead)
+        elif envs == 1:
+            obs, next_obs, action, reward, done = obs[0], next_obs[0], action[0], reward[0], done[0]
+        if limits is None:
+            return obs, action, reward, next_obs, done, False if envs == 1 else np.zeros(envs, bool)
+        return obs, action, reward, next_obs, done > limits, limits
 
     @uninterrupted
     def reset(self) -> None:

@@ -30,7 +30,7 @@ from diskreplay.compat.adapter_state import AdapterState
 from diskreplay.compat.arguments import number
 from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.location import Location
-from diskreplay.compat.rows import read_once, window
+from diskreplay.compat.rows import window
 from diskreplay.compat.stores import closed_on_failure, open_or_create
 from diskreplay.engine.inputs import check_range
 from diskreplay.engine.run import CACHE_BYTES
@@ -348,7 +348,7 @@ class _PrioritisedBuffer(Replay_Buffer):
         ids, _ = sampler_draws.draw(store, size)
         places: list[int] = (ids % self.capacity).tolist()
         probabilities = sampler_draws.probabilities(store, ids)[:, None]
-        found = (places, *_fields(tensor, read_once(store, ids)), tensor(probabilities).float())
+        found = (places, *_fields(tensor, store.get(ids)), tensor(probabilities).float())
         self._drawn = dict(zip(places, ids.tolist(), strict=True))
         return found
 

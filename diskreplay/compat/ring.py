@@ -169,11 +169,10 @@ class Ring:
         begin, end = self._held()
         return end - begin
 
-    def entries(self, positions: Ids) -> tuple[Ids, Ids]:
-        """Return the newest entries at positions, and the places among the positions of those that are held."""
-        (begin, end), pos, _ = self.catch_up()
-        entries = end - 1 - (pos - 1 - positions) % self.size
-        return entries, np.flatnonzero(entries >= begin)
+    def entries(self, positions: Ids) -> Ids:
+        """Return the newest entries at positions; those before the first one that is held are none."""
+        (_, end), pos, _ = self.catch_up()
+        return end - 1 - (pos - 1 - positions) % self.size
 
     def positions(self, entries: Ids) -> Ids:
         """Return the positions of entries."""
@@ -207,7 +206,8 @@ class Ring:
 
     def _at(self, field: Field, places: Ids) -> Array:
         out, at = field.empty(len(places)), np.unravel_index(places, self._lead)
-        entries, held = self.entries(at[self._axis])
+        entries = self.entries(at[self._axis])
+        held = np.flatnonzero(entries >= self._held().begin)
         if len(held):
             out[held] = self._read(field, entries[held], at[1 - self._axis][held] if len(at) > 1 else 0 * held)
         return out

@@ -6,7 +6,6 @@ This module and :mod:`diskreplay.compat.sampler_draws` are what reaches into a b
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -18,11 +17,12 @@ from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import Array
 from diskreplay.errors import EvictedError
 from diskreplay.index.log import StreamLog
+from diskreplay.reading.addresses import by_stream
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.samples import Samples
 from diskreplay.schema.columns import REWARD, TERMINATED, VALID
-from diskreplay.schema.ids import Ids, pack, stream_of
+from diskreplay.schema.ids import Ids, pack
 from diskreplay.schema.spaces import unflatten
 from diskreplay.views.transition import Transition
 
@@ -35,12 +35,12 @@ class RowWindow(NamedTuple):
 
 
 def written(buffer: StoredBuffer) -> StreamLog:
-    """Return the log that a buffer writes, with its lock held; raise ClosedError if the buffer is closed."""
+    """Return the log that a buffer writes; raise ClosedError if the buffer is closed."""
     return written_stream(buffer).log
 
 
 def written_stream(buffer: StoredBuffer) -> OpenStream:
-    """Return the stream that a buffer writes, with its lock held; raise ClosedError if the buffer is closed."""
+    """Return the stream that a buffer writes; raise ClosedError if the buffer is closed."""
     buffer.engine.check_open()
     part = buffer.engine.streams.written
     assert part is not None, "compat buffers write their store"
@@ -48,10 +48,14 @@ def written_stream(buffer: StoredBuffer) -> OpenStream:
 
 
 def window(buffer: StoredBuffer) -> RowWindow:
-    """Return the rows that are held; raise ClosedError if the buffer is closed."""
-    with buffer.engine.lock:
-        log = written(buffer)
-        return RowWindow(log.begin, log.end)
+    """Return the rows that are held; raise ClosedError if the buffer is closed.
+
+    Takes no lock: while another thread adds, a row may be counted that has just left, never one too few.
+    """
+    engine = buffer.engine
+    engine.check_open()
+    log = engine.streams.written.log  # type: ignore[union-attr]  # as in written_stream
+    return RowWindow(log.begin, log.end)
 
 
 def rows_of_window(buffer: StoredBuffer) -> int:
@@ -103,13 +107,6 @@ def ids_of(buffer: StoredBuffer, rows: Ids, envs: Ids | int) -> Ids:
 def ids_of_all(buffer: StoredBuffer, rows: Ids) -> Ids:
     """Return the ids of rows in all environments, row by row."""
     return ids_of(buffer, rows[:, None], np.arange(buffer.num_envs)).ravel()
-
-
-def read_once(buffer: SampledBuffer[Any], ids: Ids) -> Any:
-    """Return the batch that ids name; an id that stands there more than once is read once."""
-    wanted, where = np.unique(ids, return_inverse=True)
-    batch = buffer.get(wanted)
-    return batch if len(wanted) == len(ids) and (wanted == ids).all() else batch.map(lambda array: array[where])
 
 
 def single_steps(buffer: SampledBuffer[Any], ids: Ids) -> Any:
@@ -191,7 +188,7 @@ def by_episodes(buffer: SampledBuffer[Any]) -> tuple[Ids, Ids]:
 
 
 class EpisodePlace(NamedTuple):
-    """The place of a transition in its episode, as far as that is in the window.
+    """The place of a transition in its episode, as far as that is in the window; of several, arrays ``(n,)``.
 
     Attributes:
         first: id of the episode's first step.
@@ -203,43 +200,48 @@ class EpisodePlace(NamedTuple):
         facts: the facts of the episode, if it was not terminated.
     """
 
-    first: int
-    stride: int
-    step: int
-    steps: int
-    terminated: bool
-    newest: bool
-    facts: Mapping[str, Any]
+    first: Any
+    stride: Any
+    step: Any
+    steps: Any
+    terminated: Any
+    newest: Any
+    facts: Any
 
     def ids(self, steps: Any) -> Any:
-        """Return the ids of steps of the episode."""
-        return self.first + self.stride * steps
+        """Return the ids of steps of the episode; of several, of steps that lead with them."""
+        return (self.first + self.stride * np.transpose(steps)).T
+
+    def one(self, at: int) -> EpisodePlace:
+        """Return one of several."""
+        return EpisodePlace._make([*(values[at].item() for values in self[:-1]), self.facts[at]])
 
 
-def places(buffer: SampledBuffer[Any], ids: Ids, before: int = 0) -> list[tuple[EpisodePlace, Array]]:
-    """Return where transitions stand, with rewards from at most ``before`` steps ahead of each to its episode's end.
-
-    Raises EvictedError where one has left the window.
-    """
-    found: list[Any] = [None] * len(ids)
+def places(buffer: SampledBuffer[Any], ids: Ids) -> EpisodePlace:
+    """Return where transitions ``(n,)`` stand; raise EvictedError where one has left the window."""
+    kinds = np.int64, np.int64, np.int64, np.int64, bool, bool, object
+    found = EpisodePlace._make(np.empty(len(ids), kind) for kind in kinds)
     with buffer.engine.lock:
         buffer.engine.check_open()
         buffer.engine.streams.check(buffer.view, ids)
-        numbers = stream_of(ids)
-        for stream in buffer.engine.streams.all:
+        for stream, here, rows, envs in by_stream(buffer.engine.streams.all, ids, np.arange(len(ids))):
             log, spans = stream.log, stream.spans()
-            here = np.flatnonzero(numbers == log.stream)
-            rows, envs = log.locate(ids[here])
             first, stop = spans.first(rows, envs), spans.stop(rows, envs)
-            ended = log.take(TERMINATED, stop - 1, envs)
-            standing = map(
-                EpisodePlace, pack(log.stream, first, envs, log.num_envs).tolist(), itertools.repeat(log.num_envs),
-                (rows - first).tolist(), (stop - first).tolist(), ended.tolist(), (stop == log.end).tolist(),
-                _facts(stream, first, envs, ended),
-            )  # fmt: skip
-            spans_of_rewards = np.maximum(first, rows - before).tolist(), stop.tolist(), envs.tolist()
-            for at, place, start, end, env in zip(here.tolist(), standing, *spans_of_rewards, strict=True):
-                found[at] = place, log.span(REWARD, start, end)[:, env]
+            ended, firsts = log.take(TERMINATED, stop - 1, envs), pack(log.stream, first, envs, log.num_envs)
+            facts = _facts(stream, first, envs, ended)
+            of_stream = firsts, log.num_envs, rows - first, stop - first, ended, stop == log.end, facts
+            for whole, part in zip(found, of_stream, strict=True):
+                whole[here] = part
+    return found
+
+
+def reward_spans(buffer: SampledBuffer[Any], where: EpisodePlace, steps: Ids) -> list[Array]:
+    """Return the rewards of each place's episode from a step ``(n,)`` on; the caller holds the engine's lock."""
+    found: list[Any] = [None] * len(steps)
+    for stream, here, rows, envs in by_stream(buffer.engine.streams.all, where.ids(steps), np.arange(len(steps))):
+        span, stops = stream.log.table.span, rows + (where.steps - steps)[here]
+        for at, row, stop, env in zip(*(array.tolist() for array in (here, rows, stops, envs)), strict=True):
+            found[at] = span(REWARD, row, stop)[:, env]
     return found
 
 

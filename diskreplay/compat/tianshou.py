@@ -526,7 +526,8 @@ class _DiskVector(Checkpointed, ReplayBufferManager):  # type: ignore[misc]  # T
         stores, rows, places = [], [], []
         for number in np.unique(numbers).tolist() or [0]:
             env, here = self._envs[number], np.flatnonzero(numbers == number)
-            newest, held = env.ring.entries(positions[here])
+            newest = env.ring.entries(positions[here])
+            held = newest >= window(env.store).begin
             stores.append(env.store)
             rows.append(newest[held])
             places.append(here[held])

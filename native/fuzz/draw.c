@@ -99,8 +99,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         draw_uniform(&bits, &all, n, between(&from, 0, 3), between(&from, 0, 1), ids, keep(room((n + of.count) * 8)));
         for (int64_t k = 0; k < n; k++)
             check(draw_standing(&all, stream_of(&all, ids[k]), local_of(ids[k])) == NOW);
+        check(draw_are_items(&all, ids, n));
         (steps ? show_steps : show_returns)(&all, ids, n);
     }
+    forge_ids(&from, &of, n, ids);
+    ids[0] = forged(&from, ids[0], ids[0]);
+    if (draw_are_items(&all, ids, n))
+        (steps ? show_steps : show_returns)(&all, ids, n);
     draw_ranks();
     free_kept();
     return 0;

@@ -89,6 +89,7 @@ class Program:
                 rows.add(rb, int(self.rng.integers(9)), self.share)
         for _ in range(self.rng.integers(4)):
             self.draw(rb)
+            self.get(rb)
 
     def draw(self, rb: dr.ReplayBuffer) -> None:
         size = int(self.rng.choice([1, 3, 4, 16]))
@@ -101,6 +102,17 @@ class Program:
         if isinstance(rb.sampler, Prioritized) and self.rng.random() < 0.8:
             dtype = np.float32 if self.rng.random() < 0.5 else np.float64
             rb.update_priorities(batch.index, self.rng.standard_normal(size).astype(dtype))
+
+    def get(self, rb: dr.ReplayBuffer) -> None:
+        """Items of the windows, and now and then an id that is none (any more)."""
+        items = rb.items()
+        ids = self.rng.choice(items if len(items) else np.arange(3), 5)
+        if self.rng.random() < 0.3:
+            ids[2] = self.rng.choice([ids[2] - 7, ids[2] + 7, -1, ids[2] + (1 << 48), 1 << 62])
+        try:
+            self.found.append(content(rb.get(ids)))
+        except DiskReplayError as error:
+            self.found.append(repr(error))
 
     def state(self, rb: dr.ReplayBuffer) -> object:
         state = [rb.engine.rng.bit_generator.state]
@@ -131,7 +143,10 @@ def counted() -> Iterator[list[bool]]:
 
 @contextlib.contextmanager
 def by_python() -> Iterator[None]:
-    never = {"at_once": lambda self, size: None, "update_at_once": lambda self, index, priorities: False}
+    never = {
+        "at_once": lambda self, size: None, "get_at_once": lambda self, ids: None,
+        "update_at_once": lambda self, index, priorities: False,
+    }  # fmt: skip
     with mock.patch.multiple(Draws, **never):  # type: ignore[call-overload]
         yield
 

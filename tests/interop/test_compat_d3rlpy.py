@@ -146,6 +146,7 @@ def taken(transition: Any, ours: Any) -> Any:
 
 PICKERS: list[Any] = [
     BasicTransitionPicker(), SparseRewardTransitionPicker(-1.0), MultiStepTransitionPicker(3, 0.9),
+    MultiStepTransitionPicker(12, 0.97),
 ]  # fmt: skip
 
 

@@ -21,9 +21,9 @@ from diskreplay.errors import EvictedError, InputError, NotEnoughDataError, Stat
 
 torch = pytest.importorskip("torch", reason="torch is in the torch and interop extras")
 
-from torch.utils.data import DataLoader  # noqa: E402
+from torch.utils.data import ConcatDataset, DataLoader, Subset  # noqa: E402
 
-from diskreplay.torch import DiskDataset, PassSampler  # noqa: E402
+from diskreplay.torch import DiskDataset, PassSampler, Tensors  # noqa: E402
 
 ROWS = 61
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -112,6 +112,18 @@ def test_the_loaders_own_batches(tmp_path: pathlib.Path, workers: int) -> None:
         found = [check(batch) for batch in DataLoader(dataset, batch_size=8, shuffle=True, num_workers=workers, **many)]
     assert sorted(itertools.chain(*found)) == list(range(ROWS))
     assert found != sorted(found)
+
+
+def test_own_batches_of_parts_of_several_and_of_a_collate_fn(tmp_path: pathlib.Path) -> None:
+    with DiskDataset(record(tmp_path)) as dataset:
+        whole = dataset[range(8)]
+        for given in (dataset, Subset(dataset, range(9)), ConcatDataset([dataset, dataset])):  # the last one by one
+            batch = next(iter(DataLoader(given, batch_size=8)))
+            assert (type(batch), check(batch), list(batch)) == (Tensors, list(range(8)), list(whole))
+            assert all(batch[name].dtype == whole[name].dtype for name in whole if name != "extra")
+        items = next(iter(DataLoader(dataset, batch_size=8, collate_fn=list)))
+        assert [int(item.index) for item in items] == list(range(8))
+        assert [int(item.index) for item in dataset.__getitems__([4, 2, 9])[1:]] == [2, 9]
 
 
 @pytest.mark.parametrize(("workers", "kind"), [(0, "fork"), (1, "fork"), (3, "fork"), (2, "spawn")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, BinaryIO, NoReturn, cast
 
@@ -25,9 +24,9 @@ from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import Array, arrays, check_array, check_count
 from diskreplay.compat.arguments import flags, numbers, rewards
-from diskreplay.compat.d3rlpy.episodes import Cut, DiskEpisode, NewestStep, Reader, all_episodes, last_facts
+from diskreplay.compat.d3rlpy import batches
+from diskreplay.compat.d3rlpy.episodes import DiskEpisode, NewestStep, Reader, all_episodes, last_facts
 from diskreplay.compat.d3rlpy.signatures import actions, boxes, of_gymnasium
-from diskreplay.compat.d3rlpy.steps_read import StepsRead, of_picker, of_slicer, stacked_frames
 from diskreplay.compat.location import Location, close_with
 from diskreplay.compat.rows import by_episodes, ids_of, places, transitions, window
 from diskreplay.compat.stores import check_checkpoint, closed_on_failure, open_or_create
@@ -37,7 +36,7 @@ from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema.ids import Ids
 from diskreplay.schema.spaces import leaf_spaces, unflatten
 from diskreplay.storage.paths import PathLike
-from diskreplay.views.transition import Transition as Transitions
+from diskreplay.views import transition
 
 __all__ = ["DiskDataset"]
 
@@ -54,8 +53,8 @@ class DiskDataset(OverStores, ReplayBufferBase):  # type: ignore[misc]  # d3rlpy
         path: the path of an existing store, which is read as it stands now. With ``limit`` the path of a store that is
             opened for writing, or made; None, with ``limit``, for a temporary directory that goes away with the
             dataset.
-        transition_picker, trajectory_slicer: as in d3rlpy's ``ReplayBuffer``. Of d3rlpy's own only the steps that they
-            look at are read; for others the whole episode is.
+        transition_picker, trajectory_slicer: as in d3rlpy's ``ReplayBuffer``. For d3rlpy's own a batch is read at once;
+            any other gets whole episodes.
         writer_preprocessor: d3rlpy's writer preprocessor, which is applied to what ``append`` gets.
         limit: transitions that are held, as of ``create_fifo_replay_buffer``; None to read.
         env: an environment: a store that is made has its spaces, and ``append`` gets single observations of it.
@@ -83,7 +82,7 @@ class DiskDataset(OverStores, ReplayBufferBase):  # type: ignore[misc]  # d3rlpy
         self._waiting: tuple[int, NewestStep, bool] | None = None
         """The row that the newest step becomes, the step, and True if it begins an episode."""
         self._listed: tuple[Any, Sequence[DiskEpisode]] | None = None
-        settings: dict[str, Any] = {"cache_bytes": cache_bytes, "view": Transitions(), "sampler": Uniform()}
+        settings: dict[str, Any] = {"cache_bytes": cache_bytes, "view": transition.Transition(), "sampler": Uniform()}
         if limit is None:
             self.store = self._opened(path, {**settings, **options}, checkpoint, env, frame_stack)
         else:
@@ -135,7 +134,7 @@ class DiskDataset(OverStores, ReplayBufferBase):  # type: ignore[misc]  # d3rlpy
 
     def _check_stacks(self, frames: int, path: str) -> None:
         for name, given in (("transition_picker", self._picker), ("trajectory_slicer", self._slicer)):
-            if frames > 1 and stacked_frames(given) > 1:
+            if frames > 1 and batches.stacked_frames(given) > 1:
                 raise InputError(
                     f"the observations of the store at {path!r} are stacks of {frames} frames already: leave the "
                     f"{name} that stacks them out"
@@ -160,14 +159,12 @@ class DiskDataset(OverStores, ReplayBufferBase):  # type: ignore[misc]  # d3rlpy
             raise NotEnoughDataError(f"the dataset at {self.store.path!r} holds no transition; add more steps")
         return self._ids(np.random.randint(count, size=size))
 
-    def _picked(self, ids: Ids, pick: Any, read: StepsRead | None) -> list[Any]:
-        if read is not None:
-            return [pick(cut, index) for cut, index in self._reader.cuts(ids, read)]
-        standing = [place for place, _ in places(self.store, ids)]
-        found: list[Any] = [None] * len(ids)
-        for number in sorted(range(len(ids)), key=lambda number: standing[number].first):
-            place = standing[number]
-            found[number] = pick(self._reader.episode(place._replace(step=0)), place.step)
+    def _picked(self, ids: Ids, pick: Any, *length: int) -> list[Any]:
+        """Return what a picker or slicer of the user's own makes of whole episodes, each read once."""
+        where, found = places(self.store, ids), [None] * len(ids)
+        for number in np.argsort(where.first, kind="stable"):
+            place = where.one(number)
+            found[number] = pick(self._reader.episode(place._replace(step=0)), place.step, *length)
         return found
 
     def sample_transition(self) -> Transition:
@@ -176,30 +173,29 @@ class DiskDataset(OverStores, ReplayBufferBase):  # type: ignore[misc]  # d3rlpy
 
     def sample_transition_batch(self, batch_size: int) -> TransitionMiniBatch:
         """Return ``batch_size`` transitions drawn with replacement, as float32 arrays ``(B, ...)``."""
-        return TransitionMiniBatch.from_transitions(
-            self._transitions(self._draw(check_count("batch_size", batch_size)))
-        )
+        ids = self._draw(check_count("batch_size", batch_size))
+        if type(self._picker) in batches.OWN:
+            return batches.transition_batch(self._reader, self._picker, ids)
+        return TransitionMiniBatch.from_transitions(self._transitions(ids))
 
-    def _transitions(self, ids: Ids) -> list[Any]:
-        return self._picked(ids, self._picker, of_picker(self._picker))
+    def _transitions(self, ids: Ids) -> Sequence[Any]:
+        if type(self._picker) in batches.OWN:
+            return batches.transitions(self._reader, self._picker, ids)[1]
+        return self._picked(ids, self._picker)
 
     def sample_trajectory(self, length: int) -> PartialTrajectory:
         """Return ``length`` steps of one episode up to a transition, padded in front, made by the slicer."""
-        return self._trajectories(self._draw(1), check_count("length", length))[0]
+        ids, length = self._draw(1), check_count("length", length)
+        if type(self._slicer) in batches.OWN:
+            return batches.trajectory(self._reader, self._slicer, ids, length)
+        return self._picked(ids, self._slicer, length)[0]
 
     def sample_trajectory_batch(self, batch_size: int, length: int) -> TrajectoryMiniBatch:
         """Return ``batch_size`` trajectories of ``length`` steps, as float32 arrays ``(B, length, ...)``."""
-        ids = self._draw(check_count("batch_size", batch_size))
-        return TrajectoryMiniBatch.from_partial_trajectories(self._trajectories(ids, check_count("length", length)))
-
-    def _trajectories(self, ids: Ids, length: int) -> list[Any]:
-        def sliced(episode: Any, index: int) -> Any:
-            trajectory = self._slicer(episode, index, length)
-            if isinstance(episode, Cut):  # d3rlpy counts from the episode's beginning; a cut there is not padded
-                trajectory = dataclasses.replace(trajectory, timesteps=trajectory.timesteps + episode.first)
-            return trajectory
-
-        return self._picked(ids, sliced, of_slicer(self._slicer, length))
+        ids, length = self._draw(check_count("batch_size", batch_size)), check_count("length", length)
+        if type(self._slicer) in batches.OWN:
+            return batches.trajectory_batch(self._reader, self._slicer, ids, length)
+        return TrajectoryMiniBatch.from_partial_trajectories(self._picked(ids, self._slicer, length))
 
     # Facts
 
@@ -427,7 +423,7 @@ class DatasetBuffer:
         if not -count <= index < count:
             raise IndexError(f"there are {count} transitions, and none at {index}")
         dataset = self._dataset
-        ((place, _),) = places(dataset.store, np.atleast_1d(dataset._ids(index % count)))
+        place = places(dataset.store, np.atleast_1d(dataset._ids(index % count))).one(0)
         return dataset._reader.episode(place._replace(step=0)), place.step
 
     def append(self, episode: Any, index: int) -> NoReturn:

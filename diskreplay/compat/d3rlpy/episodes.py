@@ -1,4 +1,4 @@
-"""Episodes of a store as d3rlpy has them: read whole when somebody looks at one, or the few steps that a draw needs.
+"""Episodes of a store as d3rlpy has them, read whole when somebody looks at one.
 
 An episode of d3rlpy has one observation a step, and the last step of one that was not terminated is no transition: what
 followed it is not known. A store knows it. So an episode of ``n`` steps that was not terminated has ``n + 1`` here, all
@@ -17,10 +17,9 @@ from d3rlpy.dataset import Signature
 
 from diskreplay.buffers.replay import ReplayBuffer as Store
 from diskreplay.checks import Array
-from diskreplay.compat.d3rlpy.signatures import ObservationLeaves
-from diskreplay.compat.d3rlpy.steps_read import StepsRead
+from diskreplay.compat.d3rlpy.signatures import ObservationLeaves, joined
 from diskreplay.compat.disk_array import ReadSequence
-from diskreplay.compat.rows import EpisodePlace, episode_places, places, read_part
+from diskreplay.compat.rows import EpisodePlace, episode_places, read_part
 from diskreplay.errors import InputError
 from diskreplay.schema.columns import REWARD
 from diskreplay.schema.ids import Ids
@@ -84,9 +83,9 @@ class Reader:
 
     def episode(self, place: EpisodePlace) -> DiskEpisode:
         """Return the episode of a transition."""
-        return DiskEpisode(self, place, self._after(place))
+        return DiskEpisode(self, place, self.after(place))
 
-    def _after(self, place: EpisodePlace) -> LastStep | None:
+    def after(self, place: EpisodePlace) -> LastStep | None:
         """Return the step after an episode's last transition: the newest one, or the one that its facts keep."""
         if place.terminated:
             return None
@@ -108,11 +107,10 @@ class Reader:
         return cast(Part, held[1])
 
     def actions(self, ids: Ids) -> Array:
-        """Return the actions ``(n, *action_shape)``, each read once."""
-        wanted, where = np.unique(ids, return_inverse=True)
+        """Return the actions ``(n, *action_shape)``."""
         column = self.store.schema.action_columns[0]
-        found = read_part(self.store, wanted, lambda samples: samples.values(column))
-        return found.reshape(len(wanted), *self.layout.action_shape)[where]
+        found = read_part(self.store, ids, lambda samples: samples.values(column))
+        return found.reshape(len(ids), *self.layout.action_shape)
 
     def rewards(self, ids: Ids) -> Array:
         """Return the rewards ``(n, 1)``."""
@@ -126,92 +124,13 @@ class Reader:
             block = slice(start, start + len(batch))
             yield block, self.layout.leaves(batch.obs), self.layout.leaves(batch.next_obs)
 
-    def cuts(self, ids: Ids, read: StepsRead) -> list[tuple[Cut, int]]:
-        """Return for each transition the steps that are read, as an episode, and the transition's place there."""
-        found, wanted = [], []
-        action_ids, action_of = [], []
-        for place, rewards in places(self.store, ids, read.before):
-            size = place.steps + (not place.terminated)
-            steps = sorted({min(max(place.step + step, 0), size - 1) for step in read.observations})
-            acted = sorted({min(max(place.step + step, 0), size - 1) for step in read.actions})
-            first = max(0, place.step - read.before)
-            stop = max(steps[-1], acted[-1]) + 1
-            after = self._after(place)
-            complete = place.terminated or (read.each_reward and after is None)
-            actions = np.zeros((stop - first, *self.layout.action_shape), self.layout.action_dtype)
-            cut = Cut(
-                self.layout.empty(stop - first), actions, _with_last(rewards, complete, after), place.terminated, first,
-                size - first, self.layout,
-            )  # fmt: skip
-            # Looking ahead is at what followed the step before, which is all that is known of the last one.
-            wanted += [(place.ids(step - (step > place.step)), step > place.step, cut, step - first) for step in steps]
-            for step in acted:
-                if step == place.steps and after is not None and after.action is not None:
-                    cut.actions[step - first] = after.action
-                else:
-                    action_ids.append(place.ids(min(step, place.steps - 1)))
-                    action_of.append((cut, step - first))
-            found.append((cut, place.step - first))
-        for action, (cut, step) in zip(self.actions(np.array(action_ids, np.int64)), action_of, strict=True):
-            cut.actions[step] = action
-        self._fill(wanted)
-        return found
 
-    def _fill(self, wanted: list[tuple[int, bool, Cut, int]]) -> None:
-        """Read into cuts: each entry has an id, True for its next observation, the cut and the place there."""
-        rows, where = np.unique(np.array([identity for identity, *_ in wanted], np.int64), return_inverse=True)
-        order = np.argsort(where, kind="stable")
-        starts = np.searchsorted(where[order], np.arange(len(rows) + 1))
-        for block, obs, following in self.observations(rows):
-            for number in order[starts[block.start] : starts[block.stop]].tolist():
-                _, ahead, cut, step = wanted[number]
-                at = where[number] - block.start
-                for leaf, values in enumerate(following if ahead else obs):
-                    cut.leaves[leaf][step] = values[at]
-
-
-def _with_last(rewards: Array, complete: bool, after: LastStep | None) -> Array:
+def with_last(rewards: Array, complete: bool, after: LastStep | None) -> Array:
     """Return rewards ``(n, 1)``; if they are not complete, with that of the last step, which is not a transition."""
     if complete:
         return rewards[:, None]
     last = np.zeros(1, rewards.dtype) if after is None else np.asarray(after.reward, rewards.dtype).reshape(1)
     return np.concatenate([rewards, last])[:, None]
-
-
-class Cut:
-    """A few steps of an episode, which d3rlpy's own pickers take for the whole of it.
-
-    Args:
-        leaves: the leaves of the observations, ``(n, *shape)`` each; zeros where they are not looked at.
-        actions: ``(n, *action_shape)``, likewise.
-        rewards: ``(n, 1)`` from that step on.
-        terminated: True if the episode was terminated.
-        first: step of the episode that it begins with.
-        size: steps of the episode from there on.
-        layout: the layout of the store.
-    """
-
-    def __init__(
-        self, leaves: list[Array], actions: Array, rewards: Array, terminated: bool, first: int, size: int,
-        layout: ObservationLeaves,
-    ) -> None:  # fmt: skip
-        self.leaves, self.actions, self.rewards, self.terminated = leaves, actions, rewards, terminated
-        self.first, self._size, self._layout = first, size, layout
-
-    @property
-    def observations(self) -> Any:
-        return ObservationLeaves.joined(self.leaves)
-
-    @property
-    def observation_signature(self) -> Signature:
-        return self._layout.info.observation_signature
-
-    def size(self) -> int:
-        return self._size
-
-    @property
-    def transition_count(self) -> int:
-        return self._size if self.terminated else self._size - 1
 
 
 class DiskEpisode:
@@ -244,7 +163,7 @@ class DiskEpisode:
                     whole[block] = part
                     if not self.terminated and block.stop == self._place.steps:
                         whole[-1] = later[-1]
-            return ObservationLeaves.joined(out)
+            return joined(out)
 
         return self._once("observations", read)
 
@@ -263,7 +182,7 @@ class DiskEpisode:
     @property
     def rewards(self) -> Array:
         rewards = self._reader.rewards
-        return self._once("rewards", lambda: _with_last(rewards(self._ids)[:, 0], self.terminated, self._after))
+        return self._once("rewards", lambda: with_last(rewards(self._ids)[:, 0], self.terminated, self._after))
 
     @property
     def observation_signature(self) -> Signature:
@@ -278,14 +197,14 @@ class DiskEpisode:
         return self._reader.layout.info.reward_signature
 
     def size(self) -> int:
-        return self._place.steps + (not self.terminated)
+        return self.transition_count + (not self.terminated)
 
     def __len__(self) -> int:
         return self.size()
 
     @property
     def transition_count(self) -> int:
-        return self._place.steps
+        return int(self._place.steps)
 
     def compute_return(self) -> float:
         return float(np.sum(self.rewards))

@@ -81,6 +81,11 @@ def _shape(shape: Shape, dtype: DTypeLike | None, stack: Stack) -> Shape:
     return shape or (1,)
 
 
+def joined(leaves: list[Array]) -> Any:
+    """Return leaves as d3rlpy has them: an array if there is one leaf, else a list."""
+    return leaves[0] if len(leaves) == 1 else leaves
+
+
 class ObservationLeaves:
     """The observations of a store's batches as lists of arrays, or one array, ``(n, *shape)``."""
 
@@ -98,11 +103,6 @@ class ObservationLeaves:
     def empty(self, steps: int) -> list[Array]:
         """Return zeros ``(steps, *shape)`` a leaf."""
         return [np.zeros((steps, *shape), dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True)]
-
-    @staticmethod
-    def joined(leaves: list[Array]) -> Any:
-        """Return leaves as d3rlpy has them: an array if there is one leaf, else a list."""
-        return leaves[0] if len(leaves) == 1 else leaves
 
     def as_stored(self, observation: Any) -> list[Array]:
         """Return copies of an observation as the store takes them: ``(*shape)`` a leaf.

@@ -187,10 +187,9 @@ class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3
         Raises NotEnoughDataError, a ValueError as of SB3, where the buffer is empty.
         """
         check_count("batch_size", batch_size, 0)
-        store = self._filled()
+        store, batches = self._filled(), []
         if not self._draws:
             return super().sample(batch_size, env=env)
-        batches = []
         while batch_size > 0:  # SB3 asks for more than there is, when it begins to learn
             batches.append(store.sample(min(batch_size, len(store))))
             batch_size -= len(batches[-1])
@@ -199,29 +198,31 @@ class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3
 
     def _get_samples(self, batch_inds: NDArray[np.int64], env: Any = None) -> Any:
         env_indices = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))
-        store, (rows, _) = self._filled(), self._ring.entries(batch_inds)
-        return self._tensors(store.get(ids_of(store, rows, env_indices)), env)
+        store = self._filled()
+        return self._tensors(store.get(ids_of(store, self._ring.entries(batch_inds), env_indices)), env)
 
     def _tensors(self, batch: Batch, env: Any) -> Any:
         self.index, self.weight = batch.index, batch.weight
         nested = isinstance(self.observation_space, spaces.Dict)
-        shape = self.obs_shape
+        shape, count = self.obs_shape, len(batch)
+
+        def tensor(array: Any) -> Any:
+            return self.to_torch(array, copy=False)  # nobody else has a batch's arrays
 
         def tensors(obs: Any) -> Any:
             if nested:
-                obs = {key: value.reshape(len(value), *shape[key]) for key, value in obs.items()}
-                return {key: self.to_torch(value) for key, value in self._normalize_obs(obs, env).items()}
-            return self.to_torch(self._normalize_obs(obs.reshape(len(obs), *shape), env))
+                obs = {key: value.reshape(count, *shape[key]) for key, value in obs.items()}
+                return {key: tensor(value) for key, value in self._normalize_obs(obs, env).items()}
+            return tensor(self._normalize_obs(obs.reshape(count, *shape), env))
 
         dones = batch.terminated if self.handle_timeout_termination else batch.terminated | batch.truncated
-        columns = dones.astype(np.float32), self._normalize_reward(batch.reward.reshape(-1, 1), env)
         return (DictReplayBufferSamples if nested else ReplayBufferSamples)(
             observations=tensors(batch.obs),
-            actions=self.to_torch(batch.action.reshape(len(batch), self.action_dim)),
+            actions=tensor(batch.action.reshape(count, self.action_dim)),
             next_observations=tensors(batch.next_obs),
-            dones=self.to_torch(columns[0].reshape(-1, 1)),
-            rewards=self.to_torch(columns[1]),
-            discounts=self.to_torch(batch.discount.reshape(-1, 1)) if self.n_steps > 1 else None,
+            dones=tensor(dones.astype(np.float32).reshape(-1, 1)),
+            rewards=tensor(self._normalize_reward(batch.reward.reshape(-1, 1), env)),
+            discounts=tensor(batch.discount.reshape(-1, 1)) if self.n_steps > 1 else None,
         )
 
     # SB3's attributes

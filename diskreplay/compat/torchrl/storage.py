@@ -393,7 +393,7 @@ class DiskReplayStorage(Checkpointed, DiskStorage):
         return layout_of(rows, any(isinstance(writer, TensorDictRoundRobinWriter) for writer in writers))
 
     def _ids(self, slots: Ids) -> Ids:
-        return self._ring.entries(slots)[0]
+        return self._ring.entries(slots)
 
     def __len__(self) -> int:
         self._reader()

@@ -18,7 +18,7 @@ from diskreplay.compat.adapter_state import AdapterState, RamState
 from diskreplay.compat.disk_array import fit
 from diskreplay.compat.location import Location
 from diskreplay.compat.ring import Ring, ring_property
-from diskreplay.compat.rows import ids_of, read_once, rows_of_window
+from diskreplay.compat.rows import ids_of, rows_of_window
 from diskreplay.compat.stores import CREATE_OPTIONS, OPEN_OPTIONS, closed_on_failure, open_or_create
 from diskreplay.compat.xuance.memory import Buffer, Shapes, space_shape
 from diskreplay.errors import InputError
@@ -60,7 +60,7 @@ class DiskBuffer(OverStores):
 
     def _read(self, slots: Ids, envs: Ids) -> Any:
         self._adapter.flush()
-        return read_once(self.engine, ids_of(self.engine, self._ring.entries(slots)[0], envs))
+        return self.engine.get(ids_of(self.engine, self._ring.entries(slots), envs))
 
     def clear(self, *args: Any) -> None:
         """Empty the buffer, with all that goes with its entries; the next commit gives the space back."""

@@ -13,7 +13,7 @@ from diskreplay.checks import Array, check_array, check_count, checked_number
 from diskreplay.compat import sampler_draws
 from diskreplay.compat.adapter_state import RamState
 from diskreplay.compat.ring import Field, nested, picked, shown
-from diskreplay.compat.rows import ids_of, read_once
+from diskreplay.compat.rows import ids_of
 from diskreplay.compat.xuance.disk_buffer import (
     OneAgentBuffer,
     fit_step,
@@ -227,7 +227,7 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
         beta = checked_number("beta", beta, above=True)
         sampler.beta = beta
         ids, weights, slots = self._draw(self.batch_size // self.n_envs)
-        batch = read_once(self.engine, ids)
+        batch = self.engine.get(ids)
         rows, envs = np.divmod(ids, self.n_envs)
         self._drawn[envs, slots] = rows
         shape = self.n_envs, -1
@@ -270,7 +270,7 @@ class PerOffPolicyBuffer(OffPolicyBuffer):
             raise InputError(f"idxes must be positions 0 to {self.size - 1}, got {slots.min()} to {slots.max()}")
         envs = np.broadcast_to(np.arange(self.n_envs)[:, None], slots.shape)
         drawn = self._drawn[envs, slots]
-        rows = np.where(drawn >= 0, drawn, self._ring.entries(slots)[0])
+        rows = np.where(drawn >= 0, drawn, self._ring.entries(slots))
         self.engine.update_priorities(ids_of(self.engine, rows, envs).ravel(), values.ravel())
 
 

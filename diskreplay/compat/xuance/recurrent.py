@@ -21,7 +21,7 @@ from diskreplay.checks import Array, check_array, check_count
 from diskreplay.compat.adapter_state import AdapterState
 from diskreplay.compat.disk_array import ReadSequence
 from diskreplay.compat.ring import Ring
-from diskreplay.compat.rows import column, ids_of, read_once
+from diskreplay.compat.rows import column, ids_of
 from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.xuance.disk_buffer import DiskBuffer, open_off_policy, stored_space
 from diskreplay.compat.xuance.episodes import STEP, FinishedEpisodes
@@ -175,7 +175,7 @@ def _ended(engine: ReplayBuffer, start: int, stop: int) -> NDArray[np.bool_]:
 
 def _read(engine: ReplayBuffer, firsts: Ids, count: int) -> list[Any]:
     """Return observations ``(B, count + 1, ...)`` and other fields ``(B, count, ...)`` from rows ``(B,)`` on."""
-    batch = read_once(engine, ids_of(engine, firsts[:, None] + np.arange(count), 0).ravel())
+    batch = engine.get(ids_of(engine, firsts[:, None] + np.arange(count), 0).ravel())
 
     def sequences(values: Any) -> Any:
         return map_arrays(lambda array: array.reshape(len(firsts), count, *array.shape[1:]), values)

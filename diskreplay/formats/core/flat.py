@@ -323,7 +323,7 @@ def flags(where: str, name: str, array: ArrayLike | None, count: int) -> Array:
     if values.dtype.kind == "b":
         values = values.view(np.uint8)  # a damaged file's booleans can be more than 0 and 1
     with np.errstate(invalid="ignore"):  # signalling NaNs
-        fine = values.size == count and values.dtype.kind in "iuf" and np.isin(values, (0, 1)).all()
+        fine = values.size == count and values.dtype.kind in "iuf" and ((values == 0) | (values == 1)).all()
     if not fine:
         raise InputError(f"{where}: {name} must be {count:,} flags, each 0 or 1")
     return values.reshape(count).astype(bool)

@@ -23,7 +23,7 @@ from diskreplay.compat.adapter_state import MARKS, AdapterState, RamState
 from diskreplay.compat.arguments import number
 from diskreplay.compat.disk_array import fit
 from diskreplay.compat.ring import Field, Ring, look_up
-from diskreplay.compat.rows import column, read_once
+from diskreplay.compat.rows import column
 from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.xuance.episodes import STEP, FinishedEpisodes
 from diskreplay.compat.xuance.marl.base import AVAILABLE, REWARDS, TERMINALS, Fields, MultiAgentBuffer, needed
@@ -66,11 +66,11 @@ class CollectedEpisodes(AdapterState):
         self.data.update(ring.arrays(fields))
 
     def _episodes(self, field: Field, episodes: Ids, envs: Ids) -> Array:
-        return padded(read_once(self.buffer, self._finished.at(episodes)[0]), field)
+        return padded(self.buffer.get(self._finished.at(episodes)[0]), field)
 
     def episodes(self, slots: Ids) -> dict[str, Array]:
         """Return the finished episodes in slots, by key."""
-        batch = read_once(self.buffer, self._finished.at(self.ring.entries(slots)[0])[0])
+        batch = self.buffer.get(self._finished.at(self.ring.entries(slots))[0])
         return {
             key: padded(batch, field) if field.part else self.data[key][slots] for key, field in self._fields.items()
         }
