@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from diskreplay.checks import Bytes
 from diskreplay.process.locks import Lock
 from diskreplay.reading import compiled
+from diskreplay.reading.budget import Budget
 from diskreplay.schema.ids import Ids
 from diskreplay.storage.column import ColumnReader, Location
 
@@ -191,16 +192,21 @@ class ChunkCache:
     """A cache over all large columns of a store.
 
     Args:
-        budget_bytes: the most bytes that it may hold.
+        budget: the budget that its chunks are taken from, or the bytes of one of its own.
+
+    Attributes:
+        held_bytes: the bytes of the budget that columns held in RAM take.
+        used_bytes: the bytes that chunks take.
     """
 
-    def __init__(self, budget_bytes: int) -> None:
-        self.budget_bytes = budget_bytes
-        self.used_bytes = 0
+    def __init__(self, budget: Budget | int) -> None:
+        self.budget = Budget(budget) if isinstance(budget, int) else budget
+        self.held_bytes = self.used_bytes = 0
+        self.budget.join(self)
         self.copied = {"runs": 0, "raw": 0, "disk": 0}
         """The pieces that were copied, counted by where their chunks were; threads that count at once may miss some."""
         self._keeps_raw = True
-        self._full = budget_bytes == 0
+        self._full = self.budget.size == 0
         """True if the last chunk had no room, and none was made since."""
         self._columns: dict[ColumnReader, CachedColumn] = {}
         self._frames: dict[ColumnReader, dict[tuple[int, int], NDArray[np.uint8]]] = {}
@@ -216,7 +222,7 @@ class ChunkCache:
 
         The caller holds ``engine.lock``.
         """
-        self._keeps_raw = self.budget_bytes >= MIN_SHARE * window_bytes
+        self._keeps_raw = self.budget.size - self.budget.taken(self) - self.held_bytes >= MIN_SHARE * window_bytes
         if not self._keeps_raw:
             for cached in list(self._columns.values()):
                 self._give_up(cached, lambda cached: cached.slots[:, KEY] == 0)
@@ -262,7 +268,7 @@ class ChunkCache:
 
     def has_room(self, size: int) -> bool:
         """Tell whether so many bytes may still be kept; this takes no lock."""
-        return not self._full and self.used_bytes + size <= self.budget_bytes
+        return not self._full and self.budget.taken() + size <= self.budget.size
 
     def keep_frame(self, column: ColumnReader, start: int, stop: int, frame: NDArray[np.uint8]) -> None:
         """Keep the frame of a span, if there is room; nobody may change it from now on."""
@@ -283,7 +289,7 @@ class ChunkCache:
                 self._full = False
 
     def _lacks(self, size: int) -> bool:
-        if self.used_bytes + size > self.budget_bytes:
+        if self.budget.taken() + size > self.budget.size:
             self._full = True
         return self._full
 

@@ -55,6 +55,7 @@ THRESHOLDS = (
     Threshold("schema.layout", "SHARD_WINDOWS", 4, "a short window's shards have no more rows"),
     Threshold("schema.columns", "RESIDENT_ROW_BYTES", 64, "a column with larger rows is reached on disk"),
     Threshold("schema.columns", "RESIDENT_COLUMN_BYTES", 2000, "a column with a larger window is reached on disk"),
+    Threshold("reading.budget", "HELD_SHARE", 0.0, "a column with a large window is reached on disk"),
     Threshold("storage.handles", "MOST_FILES", 2, "the file that was used least recently is closed"),
     Threshold("storage.local_files", "WRITE_BYTES", 30, "parts are written without being joined to more"),
     Threshold("storage.stream", "MAX_UNSYNCED", 1, "a commit syncs files before it opens others"),
