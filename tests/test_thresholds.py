@@ -46,7 +46,7 @@ NO_THRESHOLD = {
         "schema.columns.CUT_START schema.columns.FORMAT_VERSION schema.columns.PATCHES "
         "schema.columns.REPEAT schema.columns.ZEROS "
         "schema.ids.STREAM_SHIFT schema.spaces.TYPED_DISCRETE "
-        "storage.attachments.SHARD_BYTES storage.blosc.HEADER_BYTES "
+        "storage.attachments.SHARD_BYTES storage.blosc.COPIED storage.blosc.HEADER_BYTES "
         "storage.chunks.CRC_BYTES storage.chunks.ENTRY_BYTES storage.chunks.MISSING storage.chunks.OVERHEAD_BYTES "
         "storage.chunks.RESIDUE storage.root.COPIES"
     ),

@@ -66,6 +66,7 @@ THRESHOLDS = (
     Threshold("storage.column", "HANDED_BYTES", 256, "a write buffer has fewer chunks"),
     Threshold("storage.column", "MOST_HANDED_ROWS", 48, "a write buffer has fewer chunks of few bytes"),
     Threshold("storage.column", "MAX_BACKLOG_BYTES", 100, "adding waits for the compression of older chunks"),
+    Threshold("storage.column", "TRIED_CHUNKS", 2, "after a chunk that did not shrink others are copies"),
     Threshold("storage.column", "HURRY_BYTES", -1, "what is added is compressed lightly"),
     Threshold(
         "storage.column", "MOST_DEAD_BYTES", 64, "closing leaves the rows of a chunk that is not full in the tail"
