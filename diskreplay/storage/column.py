@@ -48,7 +48,7 @@ MAX_BACKLOG_BYTES = 128 << 20
 HURRY_BYTES = 16 << 20
 """The decoded bytes that wait for their compression before it is made a light one; see docs/design/0002."""
 TRIED_CHUNKS = 64
-"""Of the chunks that follow one that did not shrink, each of this number is compressed again; others are copies."""
+"""Of the chunks that follow one that did not shrink, each of this number is compressed, lightly; others are copies."""
 MOST_DEAD_BYTES = 1 << 16
 """The bytes that may be dead in a shard in any case when its stream is closed."""
 
@@ -480,12 +480,13 @@ class Encoder:
         return [self._encode(codec, each) for each in values]
 
     def _encode(self, codec: Codec, values: NDArray[Any]) -> bytes:
-        if self._copies > 0:
+        header = self._header  # read once: other threads change it, and may count less exactly
+        if header and self._copies > 0:
             self._copies -= 1
-            return chunks.encode_copy(self._header, values)
-        data = chunks.encode(codec, values)
-        if chunks.is_copy(codec, data):
-            self._header, self._copies = data[: blosc.HEADER_BYTES], TRIED_CHUNKS - 1
+            return chunks.encode_copy(header, values)
+        data = chunks.encode(codec.lightest if header else codec, values)
+        self._copies = TRIED_CHUNKS - 1
+        self._header = data[: blosc.HEADER_BYTES] if chunks.is_copy(codec, data) else b""
         return data
 
 
