@@ -232,12 +232,12 @@ class StreamLog(core.Window):
         self.slide(begin)
         count = len(values[START])
         self.reserve(count)
-        rows = np.arange(self.end, self.end + count) % self.table.length
-        for name in self.resident:
-            self.table.arrays[name][rows] = values[name]
-        self.table.arrays[NEXT_PATCH][rows] = -1
-        for name in self.later:
-            self.table.arrays[name][rows] = 0
+        first = self.end % self.table.length
+        head = min(count, self.table.length - first)
+        missing = {NEXT_PATCH: -1, **dict.fromkeys(self.later, 0)}
+        for name, array in self.table.arrays.items():
+            value = np.broadcast_to(missing[name] if name in missing else values[name], (count, *array.shape[1:]))
+            array[first : first + head], array[: count - head] = value[:head], value[head:]
         counted = values[VALID][max(0, self.begin - self.end) :]
         self.invalid += counted.size - int(counted.sum())
         self.end += count

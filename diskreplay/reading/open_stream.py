@@ -32,10 +32,22 @@ from diskreplay.storage.commit import ROWS, Commit
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import StreamReader, StreamWriter
 
-TAKEN_ROWS = 1 << 18
-"""The rows that are read into the index in one go; so many are in RAM twice for a while."""
+TAKEN_ROWS, TAKEN_BYTES = 1 << 18, 64 << 20
+"""The rows that are read into the index in one go, and their bytes; so many are in RAM twice for a while."""
 OUTRUN_SECONDS = 60.0
 """The seconds for which a reader tries to open a stream whose writer replaces the window faster than it is read."""
+
+
+def _read(column: ColumnReader, start: int, stop: int) -> Array:
+    """Return committed rows ``[start, stop)``, ``(rows, num_envs, *shape)``."""
+    if column.group_envs > 1:
+        return column.read_rows(start, stop)
+    out = np.empty((column.num_envs, stop - start, *column.column.shape), column.column.dtype)
+    envs, ends = np.arange(column.num_envs), np.repeat([[start], [stop - 1], [start]], column.num_envs, axis=1)
+    reads = Reads()
+    reads.fetch(column, np.stack([envs, envs, *ends]), Target(out), ChunkCache(0))
+    reads.finish()
+    return out.swapaxes(0, 1)
 
 
 class OpenStream:
@@ -86,10 +98,12 @@ class OpenStream:
             self._restart(commit)
         if commit.end > log.end:
             log.slide(commit.begin)
-            log.reserve(commit.end - log.end)
-            for start in range(log.end, commit.end, TAKEN_ROWS):
-                stop = min(start + TAKEN_ROWS, commit.end)
-                rows = {name: self.disk.rows[name].read_rows(start, stop) for name in log.resident}
+            log.reserve(commit.end - log.end + 1)
+            row_bytes = sum(self.disk.rows[name].column.item_bytes for name in log.resident) * log.num_envs
+            most = min(TAKEN_ROWS, max(1, TAKEN_BYTES // row_bytes))
+            for start in range(log.end, commit.end, most):
+                stop = min(start + most, commit.end)
+                rows = {name: _read(self.disk.rows[name], start, stop) for name in log.resident}
                 self._check_spans(rows, commit)
                 log.extend(rows, commit.begin)
         if commit.end:

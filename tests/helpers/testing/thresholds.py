@@ -76,6 +76,7 @@ THRESHOLDS = (
     Threshold("storage.tail", "LEFT_SECONDS", -1.0, "of the tails that were left only the last one stays"),
     Threshold("storage.tail", "LEFT_BYTES", 100, "so it is where they take more bytes"),
     Threshold("reading.open_stream", "TAKEN_ROWS", 5, "the index takes rows from disk block by block"),
+    Threshold("reading.open_stream", "TAKEN_BYTES", 100, "so it does where the rows are large"),
     Threshold("reading.cache", "MIN_SHARE", 0.01, "a cache below this share of the window keeps nothing raw"),
     Threshold("reading.cache", "FIRST_SLOTS", 2, "the lists of a column's slots grow"),
     Threshold("reading.cache", "MOST_KEYS", 2, "more keys are not offered"),
