@@ -290,5 +290,6 @@ class Streams:
             self.writer.release()
         for stream in self:
             stream.disk.close_files()
+            stream.log.let_go(self.held or ())  # a closed buffer may be kept
         self._show({})
-        self.cache = ChunkCache(0)
+        self.cache.close()

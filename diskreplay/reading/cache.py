@@ -322,6 +322,12 @@ class ChunkCache:
             self._columns.pop(column, None)
             self._frames.pop(column, None)
 
+    def close(self) -> None:
+        """Forget all columns, and keep nothing more; the caller holds ``engine.lock``."""
+        self.budget, self.held_bytes = Budget(0), 0
+        for column in [*self._columns, *self._frames]:
+            self.forget(column)
+
     def drop_but(self, column: ColumnReader, chunk: Ids, group: Ids) -> None:
         """Forget the column's chunks but for these; the caller holds ``engine.lock``."""
 
