@@ -19,8 +19,8 @@ from diskreplay.storage.paths import checked_url
 BUDGET_SHARE = 4
 """The part of the memory that is left which buffers take by default."""
 WORKER_BYTES = 256 << 20
-"""The most default bytes of a process that another one started by :mod:`multiprocessing`, as a DataLoader its workers:
-each would take a quarter."""
+"""The most default bytes of a process that another one started by :mod:`multiprocessing`, as a DataLoader its workers,
+and of the chunks that a child of a fork keeps: each would take a quarter."""
 APPENDING_BYTES = 64 << 20
 """The most default bytes of a buffer that opens no other stream; a machine may have many such buffers."""
 COMMIT_ROWS = 10_000
@@ -106,6 +106,6 @@ def budget_of(options: EngineOptions, only_written: bool) -> Budget:
         return Budget(min(quarter, APPENDING_BYTES))
     process, shared = _shared[0], _shared[1]()
     if shared is None or process != lifecycle.process:
-        shared = Budget(min(quarter, WORKER_BYTES) if lifecycle.is_worker() else quarter)
+        shared = Budget(min(quarter, WORKER_BYTES) if lifecycle.is_worker() else quarter, WORKER_BYTES)
         _shared = lifecycle.process, weakref.ref(shared)
     return shared

@@ -10,6 +10,8 @@ from __future__ import annotations
 import weakref
 from typing import Protocol
 
+from diskreplay.process import lifecycle
+
 HELD_SHARE = 1.0
 """The part of a budget that columns may be held in."""
 
@@ -26,13 +28,16 @@ class Budget:
 
     Args:
         size: the bytes.
+        forked_size: the most bytes of chunks in a child of a fork, which has the columns that its parent holds.
 
     Attributes:
         size: the bytes.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, forked_size: int = 1 << 62) -> None:
         self.size = size
+        self._forked_size = forked_size
+        self._process = lifecycle.process
         self._takers: list[weakref.ref[Taker]] = []
         """Threads look at a copy, and hold no lock."""
 
@@ -40,11 +45,22 @@ class Budget:
         """Have the bytes of a taker counted, as long as it exists."""
         self._takers.append(weakref.ref(taker, self._takers.remove))
 
-    def taken(self, besides: Taker | None = None) -> int:
-        """Return the bytes that all take, or all but one."""
-        takers = [taker for one in tuple(self._takers) if (taker := one()) is not None and taker is not besides]
-        return sum(taker.held_bytes + taker.used_bytes for taker in takers)
+    def _all(self) -> list[Taker]:
+        return [taker for one in tuple(self._takers) if (taker := one()) is not None]
+
+    def besides(self, taker: Taker) -> int:
+        """Return the bytes that others than this taker leave."""
+        others = sum(one.held_bytes + one.used_bytes for one in self._all() if one is not taker)
+        return max(0, self.size - others)
 
     def to_hold(self, taker: Taker) -> int:
         """Return the bytes of columns that a taker may hold."""
-        return max(0, int(HELD_SHARE * (self.size - self.taken(taker))))
+        return int(HELD_SHARE * self.besides(taker))
+
+    def left(self) -> int:
+        """Return the bytes that chunks may still take; less than 0 if more are taken."""
+        takers = self._all()
+        used = sum(taker.used_bytes for taker in takers)
+        if lifecycle.process != self._process:
+            return min(self.size, self._forked_size) - used
+        return self.size - used - sum(taker.held_bytes for taker in takers)

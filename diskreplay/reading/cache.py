@@ -222,7 +222,8 @@ class ChunkCache:
 
         The caller holds ``engine.lock``.
         """
-        self._keeps_raw = self.budget.size - self.budget.taken(self) - self.held_bytes >= MIN_SHARE * window_bytes
+        self._keeps_raw = self.budget.besides(self) - self.held_bytes >= MIN_SHARE * window_bytes
+        self._full = self._full and self.budget.left() <= 0  # another buffer may have given its bytes back
         if not self._keeps_raw:
             for cached in list(self._columns.values()):
                 self._give_up(cached, lambda cached: cached.slots[:, KEY] == 0)
@@ -268,7 +269,7 @@ class ChunkCache:
 
     def has_room(self, size: int) -> bool:
         """Tell whether so many bytes may still be kept; this takes no lock."""
-        return not self._full and self.budget.taken() + size <= self.budget.size
+        return not self._full and size <= self.budget.left()
 
     def keep_frame(self, column: ColumnReader, start: int, stop: int, frame: NDArray[np.uint8]) -> None:
         """Keep the frame of a span, if there is room; nobody may change it from now on."""
@@ -289,7 +290,7 @@ class ChunkCache:
                 self._full = False
 
     def _lacks(self, size: int) -> bool:
-        if self.budget.taken() + size > self.budget.size:
+        if size > self.budget.left():
             self._full = True
         return self._full
 

@@ -22,6 +22,7 @@ from helpers.view_model import VIEWS, content
 import diskreplay as dr
 from diskreplay.engine import memory, run
 from diskreplay.errors import NotEnoughDataError
+from diskreplay.process import lifecycle
 from diskreplay.reading import budget
 from diskreplay.reading.budget import Budget
 from diskreplay.reading.cache import ChunkCache
@@ -209,11 +210,21 @@ def test_caches_share_what_is_not_held() -> None:
     shared = Budget(1000)
     caches = [ChunkCache(shared) for _ in range(3)]
     caches[0].held_bytes, caches[1].used_bytes = 500, 300
-    assert (shared.taken(), shared.taken(caches[1]), shared.to_hold(caches[0])) == (800, 500, 700)
+    assert (shared.left(), shared.besides(caches[1]), shared.to_hold(caches[0])) == (200, 500, 700)
     assert [caches[2].has_room(size) for size in (200, 201)] == [True, False]
     del caches[1]
     gc.collect()
     assert caches[1].has_room(500)
+
+
+def test_many_children_of_a_fork_do_not_take_a_share_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, own = Budget(1000, 300), Budget(1000)
+    caches = [ChunkCache(shared), ChunkCache(own)]
+    for cache in caches:
+        cache.held_bytes, cache.used_bytes = 500, 100
+    assert [budget.left() for budget in (shared, own)] == [400, 400]
+    monkeypatch.setattr(lifecycle, "process", -1)
+    assert [budget.left() for budget in (shared, own)] == [200, 900]
 
 
 def test_memory_is_taken_as_rows_come(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
