@@ -24,6 +24,7 @@ from diskreplay.reading.bytelog import CONTENTS, ByteLog
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.target import Target
+from diskreplay.schema import layout
 from diskreplay.schema.columns import INFO, LATER, PATCH_TABLE, PLACE, START, Schema
 from diskreplay.schema.ids import Ids, pack
 from diskreplay.storage import tail
@@ -39,8 +40,8 @@ OUTRUN_SECONDS = 60.0
 
 
 def _read(column: ColumnReader, start: int, stop: int) -> Array:
-    """Return committed rows ``[start, stop)``, ``(rows, num_envs, *shape)``."""
-    if column.group_envs > 1:
+    """Return committed rows ``[start, stop)``, ``(rows, num_envs, *shape)``; the core reads what has short chunks."""
+    if column.group_envs > 1 or column.column.item_bytes <= layout.SMALL_BYTES:
         return column.read_rows(start, stop)
     out = np.empty((column.num_envs, stop - start, *column.column.shape), column.column.dtype)
     envs, ends = np.arange(column.num_envs), np.repeat([[start], [stop - 1], [start]], column.num_envs, axis=1)
