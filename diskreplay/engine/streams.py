@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from diskreplay.reading.budget import Budget
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
 from diskreplay.sampling.window import Window, WindowsWithFacts
-from diskreplay.schema.columns import PATCH_TABLE, REWARD, Schema
+from diskreplay.schema.columns import PATCH_TABLE, REWARD
 from diskreplay.schema.ids import Ids, stream_of
 from diskreplay.storage.commit import Commit
 from diskreplay.storage.paths import is_url
@@ -26,19 +26,19 @@ from diskreplay.storage.stream import StreamWriter, read_commit
 from diskreplay.views.view import View
 
 
-def held_columns(
-    schema: Schema, commits: Mapping[str, Commit], written: str | None, budget_bytes: int
-) -> dict[str, int]:
+def held_columns(store: Store, commits: Mapping[str, Commit], written: str | None, budget_bytes: int) -> dict[str, int]:
     """Return the columns whose windows are held in RAM, and how many bytes of a budget each takes.
 
-    The stream that is ``written`` is going to fill its window; of others counts what is there.
+    The stream that is ``written`` is going to fill its window; of others counts what is there. Of a store under a URL
+    only small columns are held, as what is held is read when the store is opened.
     """
     entries = 0
     for name, commit in commits.items():
         patches = commit.table(PATCH_TABLE)
         rows = commit.rows if name == written else commit.end - commit.begin
         entries += rows * commit.num_envs + patches.end - patches.begin
-    return schema.held(max((commit.capacity for commit in commits.values()), default=0), entries, budget_bytes)
+    window = max((commit.capacity for commit in commits.values()), default=0)
+    return store.schema.held(window, entries, 0 if is_url(store.path) else budget_bytes)
 
 
 class Streams:
@@ -67,8 +67,8 @@ class Streams:
         """The newest commits of all streams, by name, with ``only_written``; None before they were read."""
         self._forget = forget
         self.cache = ChunkCache(budget)
-        self.held: Set[str] | None = None
-        """The columns whose windows are held in RAM, of all streams; None before that is decided."""
+        self.held: dict[str, int] | None = None
+        """The columns that all streams hold in RAM, with their bytes of the budget; None before that is decided."""
         self.writer: StreamWriter | None = None
         self._open: dict[str, OpenStream] = {}
         self.all: list[OpenStream] = []
@@ -126,18 +126,14 @@ class Streams:
         self._hold(records | {self.writer.name: dataclasses.replace(self.writer.commit_record, capacity=capacity)})
 
     def _hold(self, commits: Mapping[str, Commit]) -> None:
-        """Decide which columns are held in RAM, and let go of others; streams stand at these commits, or soon will.
-
-        Of a store under a URL only small columns are held: what is held is read when the store is opened.
-        """
-        budget_bytes = 0 if is_url(self.store.path) else self.cache.budget.to_hold(self.cache)
+        """Decide which columns are held in RAM, and let go of others; streams stand at these commits, or soon will."""
         written = None if self.writer is None else self.writer.name
-        wanted = {**held_columns(self.store.schema, commits, written, budget_bytes), self.reward: 0}
-        held = wanted.keys() if self.held is None else wanted.keys() & self.held
+        fitting = held_columns(self.store, commits, written, self.cache.budget.to_hold(self.cache)) | {self.reward: 0}
+        before = fitting if self.held is None else self.held
         for stream in self.all:
-            stream.log.let_go((self.held or held) - held)
-        self.held = frozenset(held)
-        self.cache.held_bytes = sum(wanted[name] for name in held)
+            stream.log.let_go(before.keys() - fitting.keys())
+        self.held = {name: size for name, size in fitting.items() if name in before}
+        self.cache.held_bytes = sum(self.held.values())
 
     @property
     def newest(self) -> int:
@@ -290,6 +286,6 @@ class Streams:
             self.writer.release()
         for stream in self:
             stream.disk.close_files()
-            stream.log.let_go(self.held or ())  # a closed buffer may be kept
+            stream.log.let_go([name for name, size in (self.held or {}).items() if size])  # a program may keep it
         self._show({})
         self.cache.close()

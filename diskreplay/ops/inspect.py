@@ -220,9 +220,9 @@ def inspect(path: PathLike) -> Facts:
         names = _readable_streams(store, found)
     commits, budget_bytes = {name: store.newest_commit(name) for name in names}, memory.left() // BUDGET_SHARE
     written = next(iter(commits), None)
-    found.cached = _not_held(store.schema, held_columns(store.schema, commits, written, budget_bytes).keys())
-    for name in names:
-        _inspect_stream(store, name, found)
+    found.cached = _not_held(store.schema, held_columns(store, commits, written, budget_bytes).keys())
+    for name, commit in commits.items():
+        _inspect_stream(store, name, commit, found)
     checkpoints = _checkpoints(store, found)
     counts = [facts.transitions for facts in found.streams]
     return Facts(
@@ -306,8 +306,8 @@ def _readable_streams(store: Store, found: _Found) -> list[str]:
     return names
 
 
-def _inspect_stream(store: Store, name: str, found: _Found) -> None:
-    transitions, causes, commit = None, None, store.newest_commit(name)
+def _inspect_stream(store: Store, name: str, commit: Commit, found: _Found) -> None:
+    transitions, causes = None, None
     try:
         with store.files.coming(store.schema, {name: commit}):
             part = open_stream(store, name, ChunkCache(0))

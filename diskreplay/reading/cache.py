@@ -28,6 +28,7 @@ from diskreplay.checks import Bytes
 from diskreplay.process.locks import Lock
 from diskreplay.reading import compiled
 from diskreplay.reading.budget import Budget
+from diskreplay.schema import columns
 from diskreplay.schema.ids import Ids
 from diskreplay.storage.column import ColumnReader, Location
 
@@ -37,8 +38,6 @@ MOST_KEYS = 64
 """The most keys that are offered to the chunks of a column; so many values stay in the processor's cache."""
 COMPARED = 256
 """The bytes of a value, or up to twice as many, in which it is compared with keys."""
-LEAST_ITEM_BYTES = 256
-"""The least bytes of a value that is kept as runs; runs of smaller values, such as vectors, would be no shorter."""
 FIRST_TRIED = 32
 """The chunks of a column that are tried as runs at first; more are tried as long as a fifth of all were worth it."""
 
@@ -119,7 +118,7 @@ class CachedColumn:
     @property
     def packs(self) -> bool:
         """True if it is worth trying to make runs of more chunks."""
-        if self.column.column.item_bytes < LEAST_ITEM_BYTES:
+        if self.column.column.item_bytes < columns.PACKED_BYTES:
             return False
         return self.tried < FIRST_TRIED + 5 * self.shrunk
 

@@ -48,9 +48,11 @@ DTYPES = frozenset(
 """The dtypes of the Zarr v3 core specification."""
 
 RESIDENT_ROW_BYTES = 1 << 10
-"""The bytes of a value up to which it is a small one; of larger ones all but floats may be frames."""
+"""The bytes of a value up to which it is a small one."""
 RESIDENT_COLUMN_BYTES = 128 << 20
 """The bytes of a window of small values that is held in RAM whatever the budget: its chunks are long."""
+PACKED_BYTES = 256
+"""The least bytes of a value that a cache keeps as runs: of smaller ones, such as vectors, these are no shorter."""
 MAX_SET_ROWS = 1 << 24
 """The most rows that a chunk or shard may be set to have."""
 MAX_CHUNK_BYTES = 1 << 30
@@ -220,7 +222,7 @@ class Column:
     @property
     def may_pack(self) -> bool:
         """True if the cache may keep values in a tenth of their bytes, so that it should have them: frames."""
-        return self.item_bytes > RESIDENT_ROW_BYTES and self.dtype.kind not in "fc"
+        return self.item_bytes >= PACKED_BYTES and self.dtype.kind not in "fc"
 
     def to_json(self) -> dict[str, Any]:
         settings = self.given._asdict().items()
