@@ -23,6 +23,7 @@ import workload
 from kernel import fill
 
 from diskreplay.reading import cache
+from diskreplay.schema import columns
 
 STEPS = 50_000
 ROUNDS = 7
@@ -53,8 +54,8 @@ def opened(stack: contextlib.ExitStack, path: pathlib.Path, way: str) -> Any:
     """A reader whose cache has been filled in one of the ways."""
     options = {"cache_bytes": 0} if way == "from disk" else {"cache_bytes": 1 << 33}
     buffer = stack.enter_context(contenders.open_store(str(path), mode="r", seed=0, **options))
-    least = 1 << 40 if way == "whole frames" else cache.LEAST_ITEM_BYTES
-    with mock.patch.object(cache, "LEAST_ITEM_BYTES", least):
+    least = 1 << 40 if way == "whole frames" else columns.PACKED_BYTES
+    with mock.patch.object(columns, "PACKED_BYTES", least):
         for _ in range(-(-len(buffer) // 16) // 32):  # each chunk some ten times
             buffer.sample(256)
     return buffer

@@ -25,7 +25,6 @@ from diskreplay.buffers.multi_agent import MultiAgentReplayBuffer
 from diskreplay.buffers.multi_agent_layout import KEY as AGENTS
 from diskreplay.buffers.replay import ReplayBuffer
 from diskreplay.checks import check_array, check_count
-from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.sampling.ranked import RankedPass
 from diskreplay.storage.paths import PathLike
@@ -100,7 +99,7 @@ class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
 
     def __init__(
         self, path: PathLike, *, view: View | None = None, checkpoint: str | None = None,
-        cache_bytes: int = CACHE_BYTES, reward_column: str | None = None,
+        cache_bytes: int | None = None, reward_column: str | None = None,
     ) -> None:  # fmt: skip
         shown = {} if reward_column is None else {"reward_column": reward_column}  # which not every class takes
         self._reader = _opened(path, view=view, checkpoint=checkpoint, cache_bytes=cache_bytes, **shown)

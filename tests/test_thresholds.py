@@ -46,7 +46,7 @@ NO_THRESHOLD = {
         "schema.columns.CUT_START schema.columns.FORMAT_VERSION schema.columns.PATCHES "
         "schema.columns.REPEAT schema.columns.ZEROS "
         "schema.ids.STREAM_SHIFT schema.spaces.TYPED_DISCRETE "
-        "storage.attachments.SHARD_BYTES storage.blosc.HEADER_BYTES "
+        "storage.attachments.SHARD_BYTES storage.blosc.COPIED storage.blosc.HEADER_BYTES "
         "storage.chunks.CRC_BYTES storage.chunks.ENTRY_BYTES storage.chunks.MISSING storage.chunks.OVERHEAD_BYTES "
         "storage.chunks.RESIDUE storage.root.COPIES"
     ),
@@ -59,8 +59,8 @@ NO_THRESHOLD = {
         "sampling.recent.LEAST_HALF_LIFE sampling.recent.MOST_HALF_LIFE"
     ),
     "the default of an argument, which the machines set": (
-        "buffers.limiter.TOLERANCE buffers.shuffle.POOL_BYTES engine.run.APPENDING_CACHE_BYTES engine.run.CACHE_BYTES "
-        "engine.run.COMMIT_ROWS engine.run.COMMIT_SECONDS engine.run.LEFT_SHARE engine.run.MEMORY_SHARE"
+        "buffers.limiter.TOLERANCE buffers.shuffle.POOL_BYTES engine.run.APPENDING_BYTES engine.run.BUDGET_SHARE "
+        "engine.run.COMMIT_ROWS engine.run.COMMIT_SECONDS engine.run.WORKER_BYTES"
     ),
     "compiled in; tests/sampling/test_integers.py has ranges on both sides of it": "sampling.in_core.MOST",
     "the system's": (

@@ -61,6 +61,10 @@ def _lines(facts: Facts) -> Iterable[tuple[str, str]]:
     yield "window", f"{held} of {text.plural(facts.capacity, 'transition')}{full}"
     sizes = f"{text.size(facts.stored_bytes)} for {text.size(facts.raw_bytes)}"
     yield "on disk", f"{sizes}: {text.compared(facts.ratio)}" if facts.raw_bytes else sizes
+    columns = [one for one in facts.columns if not one.name.startswith(("patches/", "ragged/", "later/"))]
+    cached = [one.name for one in columns if not one.resident]
+    held = f"all columns but {', '.join(cached)}" if cached else "all columns"
+    yield "in RAM", f"{held}, by a budget of {text.size(facts.budget_bytes)}"
     stack = {frames for frames in facts.frame_stack.values() if frames > 1}
     yield "obs", _space(facts.observation_space) + (f", {max(stack)} frames stacked" if stack else "")
     yield "action", _space(facts.action_space)

@@ -34,11 +34,11 @@ def reduce(kind: Any, engine: Engine, options: dict[str, Any]) -> tuple[Any, ...
                 "it is used"
             )
         checkpoint = None if engine.stays_at is None else engine.stays_at.name
-        cache_bytes = engine.streams.cache.budget_bytes
         forms: dict[str, Any] = {"ragged": engine.forms} if engine.schema.ragged else {}
         reward = engine.streams.reward
         forms |= {"reward_column": reward} if reward != REWARD else {}
-        options = {**there, "mode": "r", "checkpoint": checkpoint, "cache_bytes": cache_bytes, **forms, **options}
+        forms["cache_bytes"] = engine.cache_bytes
+        options = {**there, "mode": "r", "checkpoint": checkpoint, **forms, **options}
         return _open, (kind, engine.path, options, lifetime.next_generator(engine))
 
 

@@ -116,7 +116,7 @@ class Pass(Iterator[SomeBatch]):
         """Return the streams with the pool as their cache; the caller holds the lock."""
         seen = self._streams()
         if list(seen) != list(self._seen):
-            self._pool = ChunkCache(self._pool.budget_bytes)  # the old chunks of streams opened anew would stay in it
+            self._pool = ChunkCache(self._pool.budget.size)  # the old chunks of streams opened anew would stay in it
             self._over_pool = [stream.with_cache(self._pool) for stream in seen]
             self._addresses = Addresses(self._over_pool)
             self._seen = seen

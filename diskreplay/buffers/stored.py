@@ -210,6 +210,8 @@ class StoredBuffer(Openable, Subscripted):
         ``cache`` says for ``"runs"`` (frames kept as what differs from a key frame), ``"raw"`` (frames kept whole) and
         ``"disk"`` which share of what batches read came from there, and for the first two the rows and bytes held.
 
+        ``held`` names the columns whose windows are held in RAM, with the bytes that these take of ``cache_bytes``.
+
         ``ends`` counts the episodes of its window by what ended them: "terminated", "truncated", or "cut off" by an
         observation that was not the next one of the step before, or by :meth:`cut`.
         """
@@ -232,8 +234,12 @@ class StoredBuffer(Openable, Subscripted):
                 "transitions": len(self.engine.streams),
                 "capacity": sum(stream.log.capacity for stream in self.engine.streams),
                 "streams": streams,
-                "cache_bytes": self.engine.streams.cache.budget_bytes,
+                "cache_bytes": self.engine.streams.cache.budget.size,
                 "cache_used_bytes": self.engine.streams.cache.used_bytes,
+                "held": {
+                    "columns": sorted(self.engine.streams.held or ()),
+                    "bytes": self.engine.streams.cache.held_bytes,
+                },
                 "cache": self.engine.streams.cache.stats(),
                 **({"remote": remote} if remote else {}),
             }

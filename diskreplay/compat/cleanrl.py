@@ -28,7 +28,6 @@ from diskreplay.compat.first_step import FirstStepBuffer, FrameStack, SharedStor
 from diskreplay.compat.rows import ids_of
 from diskreplay.compat.sampler_draws import draw
 from diskreplay.compat.stores import named_checkpoint
-from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError
 from diskreplay.process.locks import uninterrupted
 from diskreplay.sampling.proportional import Proportional
@@ -100,7 +99,7 @@ class ReplayBuffer(VectorBuffer):
         checkpoint: the checkpoint of the store at ``path`` to go back to; "latest" is the newest, or the last commit
             where there is none yet, or a new store.
         frame_stack: frames of an image observation; "auto" sees it from the first step.
-        cache_bytes: RAM for decoded frames.
+        cache_bytes: RAM for values, as in :meth:`diskreplay.ReplayBuffer.open`.
         **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
             ``shard_rows``, ``commit_rows``, ``commit_seconds``.
 
@@ -126,7 +125,7 @@ class ReplayBuffer(VectorBuffer):
         path: PathLike | None = None,
         checkpoint: str | None = None,
         frame_stack: FrameStack = "auto",
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int | None = None,
         **options: Any,
     ) -> None:
         self.n_envs = check_count("n_envs", n_envs)
@@ -217,7 +216,7 @@ class PrioritizedReplayBuffer(FirstStepBuffer):
         path: PathLike | None = None,
         checkpoint: str | None = None,
         frame_stack: FrameStack = "auto",
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int | None = None,
         **options: Any,
     ) -> None:
         self.capacity = check_count("capacity", capacity)

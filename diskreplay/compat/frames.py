@@ -29,7 +29,6 @@ from diskreplay.compat.disk_array import DiskArray
 from diskreplay.compat.location import Location, close_with, global_seed
 from diskreplay.compat.rows import RowWindow, invalid_rows, transitions, window
 from diskreplay.compat.stores import closed_on_failure, open_or_create
-from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import DiskReplayError, InputError, NotEnoughDataError, StateError, end_block
 from diskreplay.process.locks import uninterrupted
 from diskreplay.reading.open_stream import OpenStream
@@ -78,7 +77,7 @@ class ReplayBuffer(OverStores):
         frame_history_len: frames of one observation, at least 1.
         path: the directory of the store, which is made if nothing is there; None for a temporary one that goes away
             with the buffer.
-        cache_bytes: RAM for decoded frames.
+        cache_bytes: RAM for values, as in :meth:`diskreplay.ReplayBuffer.open`.
         seed: the seed of the draws; from numpy's global generator if None.
         **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
             ``shard_rows``, ``commit_rows``, ``commit_seconds``.
@@ -98,7 +97,7 @@ class ReplayBuffer(OverStores):
         frame_history_len: int,
         *,
         path: PathLike | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int | None = None,
         seed: int | None = None,
         **options: Any,
     ) -> None:

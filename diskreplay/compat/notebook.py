@@ -33,7 +33,6 @@ from diskreplay.compat.location import Location
 from diskreplay.compat.rows import window
 from diskreplay.compat.stores import closed_on_failure, open_or_create
 from diskreplay.engine.inputs import check_range
-from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError, StateError
 from diskreplay.process.locks import uninterrupted
 from diskreplay.sampling.proportional import Proportional
@@ -176,7 +175,7 @@ class Replay_Buffer(OverStores):
         batch_size: taken and ignored, as in the notebook, but by :class:`Rank_Replay_Buffer`.
         path: the directory of the store, which is made if nothing is there; None for a temporary one that goes away
             with the buffer.
-        cache_bytes: RAM for decoded states.
+        cache_bytes: RAM for values, as in :meth:`diskreplay.ReplayBuffer.open`.
         seed: the seed of the draws; from Python's global generator if None.
         **options: further ones of :meth:`diskreplay.ReplayBuffer.create` and ``open``: ``codec``, ``chunk_rows``,
             ``shard_rows``, ``commit_rows``, ``commit_seconds``.
@@ -195,7 +194,7 @@ class Replay_Buffer(OverStores):
         batch_size: int | None = None,
         *,
         path: PathLike | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int | None = None,
         seed: int | None = None,
         **options: Any,
     ) -> None:
@@ -328,7 +327,7 @@ class _PrioritisedBuffer(Replay_Buffer):
 
     def __init__(
         self, capacity: int = int(1e6), batch_size: int | None = None, *, path: PathLike | None = None,
-        cache_bytes: int = CACHE_BYTES, seed: int | None = None, **options: Any,
+        cache_bytes: int | None = None, seed: int | None = None, **options: Any,
     ) -> None:  # fmt: skip
         self._alpha = ALPHA
         self._epsilon = EPSILON
@@ -439,7 +438,7 @@ class Rank_Replay_Buffer(_PrioritisedBuffer):
 
     def __init__(
         self, capacity: int = int(1e6), batch_size: int = 64, *, path: PathLike | None = None,
-        cache_bytes: int = CACHE_BYTES, seed: int | None = None, **options: Any,
+        cache_bytes: int | None = None, seed: int | None = None, **options: Any,
     ) -> None:  # fmt: skip
         batch_size = check_count("batch_size", batch_size)
         super().__init__(capacity, batch_size, path=path, cache_bytes=cache_bytes, seed=seed, **options)

@@ -27,7 +27,6 @@ from diskreplay.compat.location import Location, close_with, global_seed
 from diskreplay.compat.ring import Field, Ring, ring_property, shown
 from diskreplay.compat.rows import ids_of_all, transitions, window
 from diskreplay.compat.stores import closed_on_failure, open_or_create
-from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError
 from diskreplay.reading.reads import Reads
 from diskreplay.sampling.uniform import Uniform
@@ -207,7 +206,7 @@ class _DiskBuffer(OverStores, BaseBuffer):
         device: Any = "auto",
         *,
         path: PathLike | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int | None = None,
         seed: int | None = None,
         **options: Any,
     ) -> None:

@@ -54,7 +54,6 @@ from diskreplay.compat.stores import (
     named_checkpoint,
     open_or_create,
 )
-from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import CheckpointError, InputError, SamplerWarning, warn_outside
 from diskreplay.schema.columns import REWARD, TERMINATED, TRUNCATED
 from diskreplay.schema.spaces import unbounded
@@ -226,7 +225,7 @@ class _DiskVector(Checkpointed, ReplayBufferManager):  # type: ignore[misc]  # T
 
     def __init__(
         self, total_size: int, buffer_num: int, *, path: PathLike | None = None, checkpoint: str | None = None,
-        cache_bytes: int = CACHE_BYTES, **kwargs: Any,
+        cache_bytes: int | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         check_count("total_size", total_size)
         check_count("buffer_num", buffer_num)
@@ -241,7 +240,7 @@ class _DiskVector(Checkpointed, ReplayBufferManager):  # type: ignore[misc]  # T
         for number, ring in enumerate(self.buffers):
             ring.__class__ = _PrioritizedRing if isinstance(ring, PrioritizedReplayBuffer) else _PlainRing
             ring.join(self, number * self._ring_size)
-        self._options = {"cache_bytes": max(1, cache_bytes // buffer_num), **options}
+        self._options = {"cache_bytes": None if cache_bytes is None else max(1, cache_bytes // buffer_num), **options}
         self._read: tuple[Any, Any] | None = None
         paths = [None if path is None else pathlib.Path(full_path(path), f"env-{n}") for n in range(buffer_num)]
         self._places = [Location(one, self) for one in paths]
@@ -559,7 +558,7 @@ class DiskVectorReplayBuffer(_DiskVector, VectorReplayBuffer):  # type: ignore[m
         path: a directory for the stores; None for temporary ones that go away with the buffer.
         checkpoint: the checkpoint of the stores at ``path`` to go back to; "latest" is the newest, or the last commits
             where there is none yet, or new stores.
-        cache_bytes: RAM for decoded observations, of all environments together.
+        cache_bytes: RAM for values, of all environments together.
         codec, chunk_rows, shard_rows, commit_rows, commit_seconds: keyword arguments, as in
             ``diskreplay.ReplayBuffer``, for each environment.
     """

@@ -29,7 +29,7 @@ from diskreplay.engine.later import LaterWriter
 from diskreplay.engine.pushes import Pushes
 from diskreplay.engine.ragged_rows import RaggedRows
 from diskreplay.engine.row_buffers import RowBuffers
-from diskreplay.engine.run import EngineOptions, cache_budget
+from diskreplay.engine.run import EngineOptions, budget_of
 from diskreplay.engine.streams import Streams
 from diskreplay.errors import (
     ClosedError,
@@ -141,10 +141,11 @@ class Engine:
         self.copies = -lifecycle.forks
         self.restored = checkpoint
         self.stays_at = checkpoint if stream is None else None
+        self.cache_bytes = options["cache_bytes"]
         self.logs: Mapping[str, ByteLog] = {}
         self._rows: RowBuffers | None = None
         self.streams = Streams(
-            store, cache_budget(options, only_written), forget, only_written, reward_column or REWARD, gate=self.gate
+            store, budget_of(options, only_written), forget, only_written, reward_column or REWARD, gate=self.gate
         )
         url = options["remote"]
         try:
@@ -337,10 +338,8 @@ class Engine:
             writer = self.settled()
             writer.check()
             capacity = check_size(writer.commit_record.num_envs, capacity)
-            written = self.streams.written
-            assert written is not None
             with self.lock.change:
-                written.resize(capacity)
+                self.streams.resize(capacity)
             self.commit()
 
     def grow(self, capacity: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 import numpy as np
@@ -10,22 +11,18 @@ import numpy as np
 from diskreplay.checks import check_count
 from diskreplay.engine import memory
 from diskreplay.errors import InputError
+from diskreplay.process import lifecycle
+from diskreplay.reading.budget import Budget
 from diskreplay.schema.ragged import PADDED, Forms, check_forms
 from diskreplay.storage.paths import checked_url
 
-
-class DefaultBytes(int):
-    """The bytes of a cache that nobody asked for: a buffer takes fewer where little memory is left."""
-
-
-CACHE_BYTES = DefaultBytes(256 << 20)
-"""The least default bytes of the cache of a buffer that samples, where memory is left."""
-APPENDING_CACHE_BYTES = DefaultBytes(64 << 20)
-"""The default bytes of the cache of a buffer that opens no other stream; a machine may have many such buffers."""
-MEMORY_SHARE = 16
-"""The part of the memory that the cache takes by default if that is more."""
-LEFT_SHARE = 4
-"""The part that it takes at most by default of what is left when the buffer is opened."""
+BUDGET_SHARE = 4
+"""The part of the memory that is left which buffers take by default."""
+WORKER_BYTES = 256 << 20
+"""The most default bytes of a process that another one started by :mod:`multiprocessing`, as a DataLoader its workers,
+and of the chunks that a child of a fork keeps: each would take a quarter."""
+APPENDING_BYTES = 64 << 20
+"""The most default bytes of a buffer that opens no other stream; a machine may have many such buffers."""
 COMMIT_ROWS = 10_000
 COMMIT_SECONDS = 10.0
 PUSH_SECONDS = 40.0
@@ -39,10 +36,11 @@ class EngineOptions(TypedDict, total=False):
     """The options of an open store.
 
     Attributes:
-        cache_bytes: RAM for frames and other large values that were read, of which frames that are like each other take
-            a tenth of their size. If None, what the window needs, at most a sixteenth of the memory of the machine, or
-            of the control group, or 256 MB where that is more; 64 MB with ``mode="a"``; never more than a quarter of
-            what this process may still take.
+        cache_bytes: RAM for the values of the window. Columns of vectors that fit are held whole, those of the smallest
+            values first; the rest caches what was read, of which frames that are like each other take a tenth of their
+            size. Rewards, flags, and small values whose window has at most 128 MB are held besides. If None, a quarter
+            of what this process may still take, for all its buffers together; at most 64 MB with ``mode="a"``, and
+            256 MB in a process that :mod:`multiprocessing` started.
         commit_rows, commit_seconds: ``add`` begins a commit after so many rows, or so many seconds, which a thread
             writes. A process that is killed loses what it added after the last one that was written.
         seed: the seed of the sampler's random generator; from the system's entropy if None. It is not used with a
@@ -91,10 +89,23 @@ def engine_options(options: Mapping[str, Any]) -> EngineOptions:
     return found  # type: ignore[no-any-return]
 
 
-def cache_budget(options: EngineOptions, only_written: bool) -> int:
-    """Return the bytes of the cache; ``only_written`` is True for a buffer that opens no other stream."""
-    budget = options["cache_bytes"]
-    if budget is None:
-        wanted = APPENDING_CACHE_BYTES if only_written else max(CACHE_BYTES, memory.limit() // MEMORY_SHARE)
-        budget = DefaultBytes(wanted)
-    return min(budget, memory.left() // LEFT_SHARE) if isinstance(budget, DefaultBytes) else budget
+_shared: tuple[int, Callable[[], Budget | None]] = 0, lambda: None
+"""The process that made the budget of its buffers, and a reference to it, which returns None once no buffer has it."""
+
+
+def budget_of(options: EngineOptions, only_written: bool) -> Budget:
+    """Return the budget of a buffer; ``only_written`` is True for one that opens no other stream.
+
+    By default it is that of all buffers that the process has open, made when the first of them is opened.
+    """
+    global _shared
+    if (given := options["cache_bytes"]) is not None:
+        return Budget(given)
+    quarter = memory.left() // BUDGET_SHARE
+    if only_written:
+        return Budget(min(quarter, APPENDING_BYTES))
+    process, shared = _shared[0], _shared[1]()
+    if shared is None or process != lifecycle.process:
+        shared = Budget(min(quarter, WORKER_BYTES) if lifecycle.is_worker() else quarter, WORKER_BYTES)
+        _shared = lifecycle.process, weakref.ref(shared)
+    return shared

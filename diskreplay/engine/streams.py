@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -12,15 +13,32 @@ from diskreplay.index.log import NEVER, NOW
 from diskreplay.native import core
 from diskreplay.reading import in_core
 from diskreplay.reading.addresses import Addresses
+from diskreplay.reading.budget import Budget
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import OpenStream, open_stream
 from diskreplay.sampling.window import Window, WindowsWithFacts
-from diskreplay.schema.columns import REWARD
+from diskreplay.schema.columns import PATCH_TABLE, REWARD
 from diskreplay.schema.ids import Ids, stream_of
 from diskreplay.storage.commit import Commit
+from diskreplay.storage.paths import is_url
 from diskreplay.storage.store import Checkpoint, Store
 from diskreplay.storage.stream import StreamWriter, read_commit
 from diskreplay.views.view import View
+
+
+def held_columns(store: Store, commits: Mapping[str, Commit], written: str | None, budget_bytes: int) -> dict[str, int]:
+    """Return the columns whose windows are held in RAM, and how many bytes of a budget each takes.
+
+    The stream that is ``written`` is going to fill its window; of others counts what is there. Of a store under a URL
+    only small columns are held, as what is held is read when the store is opened.
+    """
+    entries = 0
+    for name, commit in commits.items():
+        patches = commit.table(PATCH_TABLE)
+        rows = commit.rows if name == written else commit.end - commit.begin
+        entries += rows * commit.num_envs + patches.end - patches.begin
+    window = max((commit.capacity for commit in commits.values()), default=0)
+    return store.schema.held(window, entries, 0 if is_url(store.path) else budget_bytes)
 
 
 class Streams:
@@ -28,7 +46,7 @@ class Streams:
 
     Args:
         store: the store of the streams.
-        cache_bytes: the most bytes of the cache that all streams share.
+        budget: the RAM for columns that are held, and for the cache that all streams share.
         forget: a function, called with the number of a stream whose rows were taken back.
         only_written: True to open only the stream that is written. The commit records of the others are read when
             :attr:`commits` is needed.
@@ -38,7 +56,7 @@ class Streams:
     """
 
     def __init__(
-        self, store: Store, cache_bytes: int, forget: Callable[[int], None], only_written: bool = False,
+        self, store: Store, budget: Budget, forget: Callable[[int], None], only_written: bool = False,
         reward: str = REWARD, *, gate: core.Gate,
     ) -> None:  # fmt: skip
         self.store = store
@@ -48,7 +66,9 @@ class Streams:
         self._records: dict[str, Commit] | None = None
         """The newest commits of all streams, by name, with ``only_written``; None before they were read."""
         self._forget = forget
-        self.cache = ChunkCache(cache_bytes)
+        self.cache = ChunkCache(budget)
+        self.held: dict[str, int] | None = None
+        """The columns that all streams hold in RAM, with their bytes of the budget; None before that is decided."""
         self.writer: StreamWriter | None = None
         self._open: dict[str, OpenStream] = {}
         self.all: list[OpenStream] = []
@@ -73,7 +93,8 @@ class Streams:
         if written is not None:
             self.writer = self.store.write_stream(written, checkpoint, may_go_back, capacity)
             self.writer.gate = self.gate
-            self._show({written: OpenStream(self.store.schema, self.writer, self.cache, reward=self.reward)})
+            self._hold({written: self.writer.commit_record})
+            self._show({written: OpenStream(self.store.schema, self.writer, self.cache, self.held)})
         self.open_readers(checkpoint)
 
     def __iter__(self) -> Iterator[OpenStream]:
@@ -95,6 +116,24 @@ class Streams:
             self.rows = self._addresses.rows = in_core.rows(self.store.schema, self._addresses)
             self._held = held
         return self._addresses
+
+    def resize(self, capacity: int) -> None:
+        """Set the capacity of the written stream's window, in transitions; let go of columns that fit no more."""
+        assert self.writer is not None
+        assert self.written is not None
+        self.written.resize(capacity)
+        records = {name: stream.disk.commit_record for name, stream in self._open.items()}
+        self._hold(records | {self.writer.name: dataclasses.replace(self.writer.commit_record, capacity=capacity)})
+
+    def _hold(self, commits: Mapping[str, Commit]) -> None:
+        """Decide which columns are held in RAM, and let go of others; streams stand at these commits, or soon will."""
+        written = None if self.writer is None else self.writer.name
+        fitting = held_columns(self.store, commits, written, self.cache.budget.to_hold(self.cache)) | {self.reward: 0}
+        before = fitting if self.held is None else self.held
+        for stream in self.all:
+            stream.log.let_go(before.keys() - fitting.keys())
+        self.held = {name: size for name, size in fitting.items() if name in before}
+        self.cache.held_bytes = sum(self.held.values())
 
     @property
     def newest(self) -> int:
@@ -130,6 +169,8 @@ class Streams:
         commits = checkpoint.cut if checkpoint else self.store.newest_commits()
         stands = {name: stream.disk.commit_record for name, stream in self._open.items()}
         new = {name: commit for name, commit in commits.items() if commit != stands.get(name)}
+        if new or self.held is None:
+            self._hold({**commits, **{name: stands[name] for name in stands.keys() - commits.keys()}})
         with self.store.files.coming(self.store.schema, new):
             self._open_each(commits, checkpoint)
         self.size_cache()
@@ -144,7 +185,7 @@ class Streams:
             if stream is not None and not self.gate.stale and not checkpoint and self._caught_up(stream, newest):
                 continue
             cut, read = (newest, None) if checkpoint else (None, newest)
-            opened = open_stream(self.store, name, self.cache, cut, read, reward=self.reward)
+            opened = open_stream(self.store, name, self.cache, cut, read, self.held)
             if stream is not None:
                 for column in stream.disk.columns.values():
                     self.cache.forget(column)
@@ -245,5 +286,6 @@ class Streams:
             self.writer.release()
         for stream in self:
             stream.disk.close_files()
+            stream.log.let_go([name for name, size in (self.held or {}).items() if size])  # a program may keep it
         self._show({})
-        self.cache = ChunkCache(0)
+        self.cache.close()

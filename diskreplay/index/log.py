@@ -67,19 +67,17 @@ class StreamLog(core.Window):
 
     Args:
         stream: the stream's number.
-        columns, patch_columns: the schema's columns, and those of the patch table. The log holds the small ones.
+        columns, patch_columns: the schema's columns, and those of the patch table.
         num_envs: the number of environments.
         capacity: the most transitions that the window may hold.
         context: the number of rows to hold before the window.
         later: the later columns. For each of them the table also says where a row's value stands.
-        always: the names of columns that are held in RAM however long the window is: of spans, and of rewards.
-        only: if given, the log holds no columns but those of these names, and the later columns.
+        held: the names of the columns that the log holds, in rows and patches.
     """
 
     def __init__(
         self, stream: int, columns: Iterable[Column], patch_columns: Iterable[Column],
-        num_envs: int, capacity: int, context: int, later: Iterable[Column] = (), always: Collection[str] = (),
-        only: Collection[str] | None = None,
+        num_envs: int, capacity: int, context: int, later: Iterable[Column] = (), held: Collection[str] = (),
     ) -> None:  # fmt: skip
         self.stream = stream
         self.num_envs = num_envs
@@ -90,22 +88,19 @@ class StreamLog(core.Window):
         self.context = context
         self.without_tail = False
         """True if the newest rows are lost: values that were written later may be theirs."""
-        self._small = [c for c in (*columns, *later) if c.name not in always]
-        kept = {c.name for c in (*columns, *later) if c.name in always or c.is_held(self.window)}
-        small = [c for c in columns if c.name in kept and (only is None or c.name in only)]
-        held = {c.name: ((num_envs, *c.shape), c.dtype) for c in small}
-        self.resident = tuple(held)
+        rows = {c.name: ((num_envs, *c.shape), c.dtype) for c in columns if c.name in held}
+        self.resident = tuple(rows)
         """The names of the columns that the log holds, without the later columns."""
         places = {place_of(c.name): ((num_envs,), np.dtype(np.int64)) for c in later}
-        written = {**places, **{c.name: ((num_envs, *c.shape), c.dtype) for c in later if c.name in kept}}
+        written = {**places, **{c.name: ((num_envs, *c.shape), c.dtype) for c in later if c.name in held}}
         self.later = tuple(written)
         """The names of the table's arrays for later columns; a row without a value has zeros there."""
         self.held = frozenset(self.resident + self.later)
         """The names in ``resident`` and ``later``."""
         self._all = len(tuple(columns)) + 2 * len(tuple(later))
-        self.table: Table = Table.new({**held, **written, NEXT_PATCH: ((num_envs,), np.int64)}, self.rows + context + 2)
+        self.table: Table = Table.new({**rows, **written, NEXT_PATCH: ((num_envs,), np.int64)}, self.rows + context + 2)
         """The arrays of the rows, each ``(length, num_envs, *shape)``; a longer table replaces it when it is full."""
-        patched = [c for c in patch_columns if c.name == PLACE or c.name in held]
+        patched = [c for c in patch_columns if c.name == PLACE or c.name in rows]
         self.patches: Table = Table.new({c.name: (c.shape, c.dtype) for c in patched})
         """The small columns of the patches, each ``(length, *shape)``; patch ``n`` stands at ``n % length``."""
         self.older_patches: dict[tuple[int, int], int] = {}
@@ -134,22 +129,21 @@ class StreamLog(core.Window):
         return self.rows * self.num_envs
 
     def resize(self, capacity: int) -> None:
-        """Set the capacity, and drop from RAM the columns that are too large with this capacity.
-
-        A dropped column returns to RAM only when the stream is opened again.
-        """
+        """Set the capacity of the window."""
         rows = max(1, capacity // self.num_envs)
         self.slide(self.end - rows)
         self.capacity, self.rows = capacity, rows
-        large = {c.name for c in self._small if not c.is_held(self.window)}
+        self.table = self.table._replace(most=self.rows + self.context + 2)
+
+    def let_go(self, large: Collection[str]) -> None:
+        """Drop columns of these names from RAM; they return only when the stream is opened again."""
         # From here on large columns are read from disk. If an interrupt comes before their arrays are dropped, new rows
         # are still written to those, too, which does no harm.
-        self.held -= large
+        self.held = self.held.difference(large)
         self.resident, self.later = (
             tuple(name for name in names if name not in large) for names in (self.resident, self.later)
         )
-        self.table = self.table.without(large, self.rows + self.context + 2)
-        self.patches = self.patches.without(large, self.patches.most)
+        self.table, self.patches = self.table.without(large), self.patches.without(large)
 
     @property
     def holds_all(self) -> bool:
@@ -238,11 +232,10 @@ class StreamLog(core.Window):
         self.slide(begin)
         count = len(values[START])
         self.reserve(count)
-        arrays = self.table.arrays
-        for name in self.resident:
-            put(arrays[name], self.end, values[name])
-        for name, nothing in [(NEXT_PATCH, -1), *((name, 0) for name in self.later)]:
-            put(arrays[name], self.end, np.full_like(arrays[name][:count], nothing))
+        missing = {NEXT_PATCH: -1, **dict.fromkeys(self.later, 0)}
+        for name, array in self.table.arrays.items():
+            value = missing[name] if name in missing else values[name]
+            put(array, self.end, np.broadcast_to(value, (count, *array.shape[1:])))
         counted = values[VALID][max(0, self.begin - self.end) :]
         self.invalid += counted.size - int(counted.sum())
         self.end += count

@@ -89,7 +89,7 @@ def _found(path: PathLike) -> tuple[dict[int, str], list[Episode]]:
     found: list[Episode] = []
     with store.files.coming(store.schema, commits):
         for name, newest in commits.items():
-            found += open_stream(store, name, ChunkCache(0), newest=newest, only=COLUMNS).episodes()
+            found += open_stream(store, name, ChunkCache(0), newest=newest, held=COLUMNS).episodes()
     return {commit.stream: name for name, commit in commits.items()}, found
 
 

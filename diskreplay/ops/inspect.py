@@ -10,11 +10,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
 
+from diskreplay.engine import memory
+from diskreplay.engine.run import BUDGET_SHARE
+from diskreplay.engine.streams import held_columns
 from diskreplay.index.episodes import Episode, ends, episodes
 from diskreplay.index.later_values import counts
 from diskreplay.ops.checkpoints import CheckpointLine
@@ -24,7 +27,7 @@ from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.open_stream import open_stream
 from diskreplay.remote import open_store
 from diskreplay.sampling.shares import FRACTIONS, GIVEN, KEEPER, MIXTURE
-from diskreplay.schema.columns import FORMAT_VERSION, ITEMS, LATER, PATCH_TABLE, Column
+from diskreplay.schema.columns import FORMAT_VERSION, LATER, PATCH_TABLE, Column, Schema
 from diskreplay.storage import column as columns
 from diskreplay.storage import metadata, stream
 from diskreplay.storage.commit import Commit
@@ -83,7 +86,7 @@ class ColumnFacts(Compressed):
         name: the name of the column in the schema; for the patch table, below ``patches/``.
         shape, dtype: the same as in the schema.
         chunk_rows, shard_rows, codec: those of the first stream's array.
-        resident: True if the column is held in RAM while the store is open.
+        resident: True if the column would be held in RAM as a whole if the store were opened now, by its first stream.
         files: shards on disk.
         raw_bytes: the decoded bytes of the rows on disk; of the packets of video the pictures of the window.
         stored_bytes: the bytes that the shards take on disk.
@@ -157,6 +160,7 @@ class Facts(Compressed, Result):
         episodes: the totals of the episodes; None when they cannot be read.
         later: the number of transitions of the windows that have a value, for each later column.
         raw_bytes, stored_bytes: ``stored_bytes`` counts every file.
+        budget_bytes: the RAM that a buffer would have here for its values, if it were opened now.
         health: problems found; empty when there are none.
     """
 
@@ -178,6 +182,7 @@ class Facts(Compressed, Result):
     stored_bytes: int
     health: tuple[str, ...]
     later: dict[str, int] = dataclasses.field(default_factory=dict)
+    budget_bytes: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return all facts as JSON values, with the ratios."""
@@ -195,6 +200,8 @@ class _Found:
     columns: dict[str, ColumnFacts] = dataclasses.field(default_factory=dict)
     later: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     problems: list[str] = dataclasses.field(default_factory=list)
+    cached: Set[str] = frozenset()
+    """The columns that are not held in RAM while the store is open."""
 
 
 def inspect(path: PathLike) -> Facts:
@@ -210,8 +217,11 @@ def inspect(path: PathLike) -> Facts:
     except DAMAGE as error:
         found.problems.append(str(error))
         names = _readable_streams(store, found)
-    for name in names:
-        _inspect_stream(store, name, found)
+    commits, budget_bytes = {name: store.newest_commit(name) for name in names}, memory.left() // BUDGET_SHARE
+    written = next(iter(commits), None)
+    found.cached = _not_held(store.schema, held_columns(store, commits, written, budget_bytes).keys())
+    for name, commit in commits.items():
+        _inspect_stream(store, name, commit, found)
     checkpoints = _checkpoints(store, found)
     counts = [facts.transitions for facts in found.streams]
     return Facts(
@@ -235,7 +245,14 @@ def inspect(path: PathLike) -> Facts:
         stored_bytes=store.files.stored_bytes(store.path),
         health=tuple(dict.fromkeys(found.problems)),
         later={column.name: found.later[column.name] for column in store.schema.later},
+        budget_bytes=budget_bytes,
     )
+
+
+def _not_held(schema: Schema, held: Set[str]) -> Set[str]:
+    """Return the names of arrays that are read as batches need them, if these columns are held."""
+    items = {ragged.items.name for ragged in schema.ragged.values()}
+    return {column.name for column in (*schema.columns, *schema.later)} - held | items | {LATER}
 
 
 def row_ends(path: PathLike) -> dict[str, int]:
@@ -288,8 +305,8 @@ def _readable_streams(store: Store, found: _Found) -> list[str]:
     return names
 
 
-def _inspect_stream(store: Store, name: str, found: _Found) -> None:
-    transitions, causes, commit = None, None, store.newest_commit(name)
+def _inspect_stream(store: Store, name: str, commit: Commit, found: _Found) -> None:
+    transitions, causes = None, None
     try:
         with store.files.coming(store.schema, {name: commit}):
             part = open_stream(store, name, ChunkCache(0))
@@ -304,7 +321,8 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
     patches = commit.table(PATCH_TABLE)
     videos = {one.items.name: one.video for one in store.schema.ragged.values()}
     for path, column in {**store.schema.arrays, **stream.logs(store.schema, commit)}.items():
-        facts = _column_facts(store, f"{store.stream_path(name)}/{path}", path, column, commit)
+        folder = f"{store.stream_path(name)}/{path}"
+        facts = _column_facts(store, folder, path, column, commit, column.name not in found.cached)
         if (video := videos.get(path)) is not None:
             pictures = commit.end - commit.begin + patches.end - patches.begin
             told = {**video.to_json(), "fps": float(video.fps)}
@@ -321,16 +339,16 @@ def _inspect_stream(store: Store, name: str, found: _Found) -> None:
     )  # fmt: skip
 
 
-def _column_facts(store: Store, folder: str, path: str, column: Column, commit: Commit) -> ColumnFacts:
+def _column_facts(
+    store: Store, folder: str, path: str, column: Column, commit: Commit, resident: bool
+) -> ColumnFacts:  # fmt: skip
     end, stored = commit.stored_rows(path), commit.column(path, column)
-    read = column.name == LATER or column.name.startswith(f"{ITEMS}/")
-    held = path in store.schema.ragged or (not read and column.is_held(commit.capacity))
     names = store.files.list(folder)
     numbers = {shard: name for name in names if (shard := columns.shard_number(name, column)) is not None}
     there = [shard for shard in numbers if shard * stored.shard_rows < end]
     rows = sum(min(end, (shard + 1) * stored.shard_rows) - shard * stored.shard_rows for shard in there)
     return ColumnFacts(
-        path, column.shape, column.dtype.name, stored.chunk_rows, stored.shard_rows, str(stored.codec), held,
+        path, column.shape, column.dtype.name, stored.chunk_rows, stored.shard_rows, str(stored.codec), resident,
         len(there), rows * commit.envs(path) * column.item_bytes,
         sum(store.files.size(f"{folder}/{numbers[shard]}") or 0 for shard in there),
     )  # fmt: skip

@@ -45,6 +45,15 @@ Work = Callable[[bool], None]
 """A function that is told whether the interpreter ends: then its object may still be in use. It must not hold it."""
 
 
+def is_worker() -> bool:
+    """Tell whether another process started this one by :mod:`multiprocessing`."""
+    if "multiprocessing.util" not in sys.modules:
+        return False
+    from multiprocessing import parent_process
+
+    return parent_process() is not None
+
+
 class _Promise:
     """Work that is done at the latest when the process ends, unless it is called off."""
 
@@ -57,11 +66,10 @@ class _Promise:
         """Have it kept at the end of the process."""
         atexit.register(self.keep, True)
         self._call_off.append(lambda: atexit.unregister(self.keep))
-        if "multiprocessing.util" in sys.modules:
-            from multiprocessing import parent_process, util
+        if is_worker():  # a forked one calls no exit handlers
+            from multiprocessing import util
 
-            if parent_process() is not None:  # a forked one calls no exit handlers
-                self._call_off.append(util.Finalize(None, self.keep, (True,), exitpriority=0).cancel)
+            self._call_off.append(util.Finalize(None, self.keep, (True,), exitpriority=0).cancel)
 
     def forgotten(self) -> None:
         """Keep it, or leave it for later if it is the collector that calls."""

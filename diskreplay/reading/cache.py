@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 from diskreplay.checks import Bytes
 from diskreplay.process.locks import Lock
 from diskreplay.reading import compiled
+from diskreplay.reading.budget import Budget
+from diskreplay.schema import columns
 from diskreplay.schema.ids import Ids
 from diskreplay.storage.column import ColumnReader, Location
 
@@ -36,8 +38,6 @@ MOST_KEYS = 64
 """The most keys that are offered to the chunks of a column; so many values stay in the processor's cache."""
 COMPARED = 256
 """The bytes of a value, or up to twice as many, in which it is compared with keys."""
-LEAST_ITEM_BYTES = 256
-"""The least bytes of a value that is kept as runs; runs of smaller values, such as vectors, would be no shorter."""
 FIRST_TRIED = 32
 """The chunks of a column that are tried as runs at first; more are tried as long as a fifth of all were worth it."""
 
@@ -118,7 +118,7 @@ class CachedColumn:
     @property
     def packs(self) -> bool:
         """True if it is worth trying to make runs of more chunks."""
-        if self.column.column.item_bytes < LEAST_ITEM_BYTES:
+        if self.column.column.item_bytes < columns.PACKED_BYTES:
             return False
         return self.tried < FIRST_TRIED + 5 * self.shrunk
 
@@ -191,16 +191,21 @@ class ChunkCache:
     """A cache over all large columns of a store.
 
     Args:
-        budget_bytes: the most bytes that it may hold.
+        budget: the budget that its chunks are taken from, or the bytes of one of its own.
+
+    Attributes:
+        held_bytes: the bytes of the budget that columns held in RAM take.
+        used_bytes: the bytes that chunks take.
     """
 
-    def __init__(self, budget_bytes: int) -> None:
-        self.budget_bytes = budget_bytes
-        self.used_bytes = 0
+    def __init__(self, budget: Budget | int) -> None:
+        self.budget = Budget(budget) if isinstance(budget, int) else budget
+        self.held_bytes = self.used_bytes = 0
+        self.budget.join(self)
         self.copied = {"runs": 0, "raw": 0, "disk": 0}
         """The pieces that were copied, counted by where their chunks were; threads that count at once may miss some."""
         self._keeps_raw = True
-        self._full = budget_bytes == 0
+        self._full = self.budget.size == 0
         """True if the last chunk had no room, and none was made since."""
         self._columns: dict[ColumnReader, CachedColumn] = {}
         self._frames: dict[ColumnReader, dict[tuple[int, int], NDArray[np.uint8]]] = {}
@@ -216,7 +221,8 @@ class ChunkCache:
 
         The caller holds ``engine.lock``.
         """
-        self._keeps_raw = self.budget_bytes >= MIN_SHARE * window_bytes
+        self._keeps_raw = self.budget.besides(self) - self.held_bytes >= MIN_SHARE * window_bytes
+        self._full = self._full and self.budget.left() <= 0  # another buffer may have given its bytes back
         if not self._keeps_raw:
             for cached in list(self._columns.values()):
                 self._give_up(cached, lambda cached: cached.slots[:, KEY] == 0)
@@ -262,7 +268,7 @@ class ChunkCache:
 
     def has_room(self, size: int) -> bool:
         """Tell whether so many bytes may still be kept; this takes no lock."""
-        return not self._full and self.used_bytes + size <= self.budget_bytes
+        return not self._full and size <= self.budget.left()
 
     def keep_frame(self, column: ColumnReader, start: int, stop: int, frame: NDArray[np.uint8]) -> None:
         """Keep the frame of a span, if there is room; nobody may change it from now on."""
@@ -283,7 +289,7 @@ class ChunkCache:
                 self._full = False
 
     def _lacks(self, size: int) -> bool:
-        if self.used_bytes + size > self.budget_bytes:
+        if size > self.budget.left():
             self._full = True
         return self._full
 
@@ -315,6 +321,12 @@ class ChunkCache:
         with self.lock:
             self._columns.pop(column, None)
             self._frames.pop(column, None)
+
+    def close(self) -> None:
+        """Forget all columns, and keep nothing more; the caller holds ``engine.lock``."""
+        self.budget, self.held_bytes = Budget(0), 0
+        for column in [*self._columns, *self._frames]:
+            self.forget(column)
 
     def drop_but(self, column: ColumnReader, chunk: Ids, group: Ids) -> None:
         """Forget the column's chunks but for these; the caller holds ``engine.lock``."""

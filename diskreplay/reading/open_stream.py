@@ -24,7 +24,8 @@ from diskreplay.reading.bytelog import CONTENTS, ByteLog
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.target import Target
-from diskreplay.schema.columns import INFO, LATER, PATCH_TABLE, PLACE, REWARD, START, Schema
+from diskreplay.schema import layout
+from diskreplay.schema.columns import INFO, LATER, PATCH_TABLE, PLACE, START, Schema
 from diskreplay.schema.ids import Ids, pack
 from diskreplay.storage import tail
 from diskreplay.storage.column import ColumnReader
@@ -32,20 +33,32 @@ from diskreplay.storage.commit import ROWS, Commit
 from diskreplay.storage.store import Store
 from diskreplay.storage.stream import StreamReader, StreamWriter
 
-TAKEN_ROWS = 1 << 18
-"""The rows that are read into the index in one go; so many are in RAM twice for a while."""
+TAKEN_ROWS, TAKEN_BYTES = 1 << 18, 64 << 20
+"""The rows that are read into the index in one go, and their bytes; so many are in RAM twice for a while."""
 OUTRUN_SECONDS = 60.0
 """The seconds for which a reader tries to open a stream whose writer replaces the window faster than it is read."""
+
+
+def _read(column: ColumnReader, start: int, stop: int) -> Array:
+    """Return committed rows ``[start, stop)``, ``(rows, num_envs, *shape)``; the core reads what has short chunks."""
+    if column.group_envs > 1 or column.column.item_bytes <= layout.SMALL_BYTES:
+        return column.read_rows(start, stop)
+    out = np.empty((column.num_envs, stop - start, *column.column.shape), column.column.dtype)
+    envs, ends = np.arange(column.num_envs), np.repeat([[start], [stop - 1], [start]], column.num_envs, axis=1)
+    reads = Reads()
+    reads.fetch(column, np.stack([envs, envs, *ends]), Target(out), ChunkCache(0))
+    reads.finish()
+    return out.swapaxes(0, 1)
 
 
 class OpenStream:
     """One stream of a store. Callers hold ``engine.lock``."""
 
     def __init__(
-        self, schema: Schema, disk: StreamReader | StreamWriter, cache: ChunkCache, only: Collection[str] | None = None,
-        reward: str = REWARD, *, spared: bool = False,
+        self, schema: Schema, disk: StreamReader | StreamWriter, cache: ChunkCache, held: Collection[str] | None = None,
+        *, spared: bool = False,
     ) -> None:  # fmt: skip
-        """Read the index of the stream; raise CorruptionError for what no writer writes.
+        """Read the index of the stream, with the columns ``held``; raise CorruptionError for what no writer writes.
 
         Where rows are ``spared``, for others cannot be read, what these say of them is not looked at.
         """
@@ -56,7 +69,7 @@ class OpenStream:
         self.cache = cache
         self.log = StreamLog(
             commit.stream, schema.columns, schema.patch_columns, commit.num_envs, commit.capacity, schema.context,
-            schema.later, {*schema.ragged, reward}, only,
+            schema.later, schema.held(commit.capacity) if held is None else held,
         )  # fmt: skip
         self.log.without_tail = commit.end > 0 and not commit.tail.number
         self.logs = {path: ByteLog(CONTENTS[path](schema, self.log), column) for path, column in disk.logs.items()}
@@ -86,10 +99,12 @@ class OpenStream:
             self._restart(commit)
         if commit.end > log.end:
             log.slide(commit.begin)
-            log.reserve(commit.end - log.end)
-            for start in range(log.end, commit.end, TAKEN_ROWS):
-                stop = min(start + TAKEN_ROWS, commit.end)
-                rows = {name: self.disk.rows[name].read_rows(start, stop) for name in log.resident}
+            log.reserve(commit.end - log.end + 1)
+            row_bytes = sum(self.disk.rows[name].column.item_bytes for name in log.resident) * log.num_envs
+            most = min(TAKEN_ROWS, max(1, TAKEN_BYTES // row_bytes))
+            for start in range(log.end, commit.end, most):
+                stop = min(start + most, commit.end)
+                rows = {name: _read(self.disk.rows[name], start, stop) for name in log.resident}
                 self._check_spans(rows, commit)
                 log.extend(rows, commit.begin)
         if commit.end:
@@ -189,12 +204,12 @@ class OpenStream:
 
 def open_stream(
     store: Store, name: str, cache: ChunkCache, cut: Commit | None = None, newest: Commit | None = None,
-    only: Collection[str] | None = None, reward: str = REWARD,
+    held: Collection[str] | None = None,
 ) -> OpenStream:  # fmt: skip
     """Return the stream at its newest commit, or at the commit ``cut`` of a checkpoint, with its index in RAM.
 
-    Where the caller has just read the ``newest`` one, it is not read again. With ``only``, other columns than these are
-    read from disk, however small they are. The column ``reward`` is held in RAM, however large it is.
+    Where the caller has just read the ``newest`` one, it is not read again. The columns ``held`` are read whole, and
+    held in RAM; the small ones if None.
 
     Shards are opened one after another. So the stream's writer may evict a shard, or go back, before the shard was
     read. Then a newer commit does not need that shard, and the stream is read anew.
@@ -208,13 +223,13 @@ def open_stream(
     tried = store.newest_commit(name) if newest is None else newest
     while True:
         try:
-            return OpenStream(store.schema, store.read_stream(name, cut or tried, tried.timeline), cache, only, reward)
+            return OpenStream(store.schema, store.read_stream(name, cut or tried, tried.timeline), cache, held)
         except CorruptionError as error:
             newest = store.newest_commit(name)
             place = error.file, tried.timeline
             if newest.sequence == tried.sequence or place == before:
                 if cut is None and tail.is_tail(error.file):
-                    return _without_tail(store, name, tried, newest.timeline, cache, only, reward)
+                    return _without_tail(store, name, tried, newest.timeline, cache, held)
                 raise
             if time.monotonic() - began > OUTRUN_SECONDS:
                 raise EvictedError(
@@ -225,7 +240,7 @@ def open_stream(
 
 
 def _without_tail(
-    store: Store, name: str, commit: Commit, timeline: int, cache: ChunkCache, only: Collection[str] | None, reward: str
+    store: Store, name: str, commit: Commit, timeline: int, cache: ChunkCache, held: Collection[str] | None
 ) -> OpenStream:
     """Return a stream whose tail is lost, with a warning; raise CorruptionError for other damage.
 
@@ -236,10 +251,10 @@ def _without_tail(
     older = store.commit_before_damage(name, commit)
     if older is not None and older.end >= kept.end:
         with contextlib.suppress(CorruptionError):  # a shard that only the older commit needs may be gone
-            found = OpenStream(schema, store.read_stream(name, older, timeline), cache, only, reward)
+            found = OpenStream(schema, store.read_stream(name, older, timeline), cache, held)
             lost: float = commit.end - older.end
     if found is None:
-        found = OpenStream(schema, store.read_stream(name, kept, timeline), cache, only, reward)
+        found = OpenStream(schema, store.read_stream(name, kept, timeline), cache, held)
         following = found.disk.rows[START].read_rows(kept.end, kept.end + 1)[0]
         lost = commit.end - kept.end + found.log.drop_unexplained(following) / commit.num_envs
     warn_outside(
@@ -258,7 +273,7 @@ def check_rewards(store: Store, name: str, commits: Mapping[str, Commit], pinned
     def places() -> Iterator[tuple[StreamLog, Ids, Ids]]:
         for stream, commit in commits.items():
             cut, newest = (commit, None) if pinned else (None, commit)
-            log = open_stream(store, stream, ChunkCache(0), cut, newest, (*COLUMNS, name), name).log
+            log = open_stream(store, stream, ChunkCache(0), cut, newest, (*COLUMNS, name)).log
             for start in range(log.begin, log.end, TAKEN_ROWS):
                 at = np.arange(start * log.num_envs, min(start + TAKEN_ROWS, log.end) * log.num_envs)
                 yield log, *np.divmod(at, log.num_envs)

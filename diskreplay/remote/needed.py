@@ -51,17 +51,17 @@ def tail_number(stream: str, key: str) -> int | None:
 def needed_objects(schema: Schema, stream: str, commit: Commit) -> Iterator[Needed]:
     """Yield what a commit needs: its tail, then the shards of its window and context, and the last ones.
 
-    Small columns are read whole; and the last shards are small, or have the newest rows.
+    Columns that are small, or no rows', are read whole; and the last shards are small, or have the newest rows.
     """
     if commit.tail.number:
         yield Needed(tail_key(stream, commit.tail.number), commit.tail.size)
+    large = {column.name for column in schema.columns} - schema.held(commit.capacity).keys()
     for path, column in needed_arrays(schema, commit).items():
         stored = commit.arrays[path]
         first = min(commit.of(path).needed_from, stored.rows - 1) // stored.shard_rows
         chunks = stored.shard_rows // stored.chunk_rows * (commit.envs(path) // stored.chunk_envs)
         read_in_parts = table_of(path) not in (ROWS, PATCH_TABLE, CUTS, INFO)  # items, and values written later
-        held = path in schema.ragged or column.is_held(commit.capacity)
-        index = None if held and not read_in_parts else index_bytes(chunks) + CRC_BYTES
+        index = index_bytes(chunks) + CRC_BYTES if read_in_parts or column.name in large else None
         for shard in range(first, stored.shard + 1):
             key, last = f"{STREAMS}/{stream}/{path}/{shard_name(shard, column)}", shard == stored.shard
             yield Needed(key, stored.size, None) if last else Needed(key, 0, index)

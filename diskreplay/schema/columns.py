@@ -48,7 +48,11 @@ DTYPES = frozenset(
 """The dtypes of the Zarr v3 core specification."""
 
 RESIDENT_ROW_BYTES = 1 << 10
+"""The bytes of a value up to which it is a small one."""
 RESIDENT_COLUMN_BYTES = 128 << 20
+"""The bytes of a window of small values that is held in RAM whatever the budget: its chunks are long."""
+PACKED_BYTES = 256
+"""The least bytes of a value that a cache keeps as runs: of smaller ones, such as vectors, these are no shorter."""
 MAX_SET_ROWS = 1 << 24
 """The most rows that a chunk or shard may be set to have."""
 MAX_CHUNK_BYTES = 1 << 30
@@ -210,10 +214,15 @@ class Column:
         """The number of bytes of one value."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def is_held(self, window: int) -> bool:
-        """Tell whether who opens a stream with a window of ``window`` transitions holds its values in RAM."""
+    def is_small(self, window: int) -> bool:
+        """Tell whether a window of ``window`` transitions is held in RAM by whoever opens the stream."""
         is_small = self.item_bytes <= RESIDENT_ROW_BYTES and self.item_bytes * window <= RESIDENT_COLUMN_BYTES
         return is_small or self.name in ALWAYS_RESIDENT
+
+    @property
+    def may_pack(self) -> bool:
+        """True if the cache may keep values in a tenth of their bytes, so that it should have them: frames."""
+        return self.item_bytes >= PACKED_BYTES and self.dtype.kind not in "fc"
 
     def to_json(self) -> dict[str, Any]:
         settings = self.given._asdict().items()
@@ -444,6 +453,26 @@ class Schema:
     def column(self, name: str) -> Column:
         """Return the column of the rows that has this name; raise KeyError if there is none."""
         return self._by_name[name]
+
+    def held(self, window: int, entries: int = 0, budget_bytes: int = 0) -> dict[str, int]:
+        """Return the columns whose windows are held in RAM, and how many bytes of the budget each takes.
+
+        Small ones take none, nor do spans. Of the others those with the smallest values come first.
+
+        Args:
+            window: the most transitions in the window of a stream.
+            entries: the transitions, and patches, of all streams.
+            budget_bytes: the bytes that other columns than small ones may take.
+        """
+        found = {}
+        for column in sorted((*self.columns, *self.later), key=lambda column: column.item_bytes):
+            size = column.item_bytes * entries
+            if column.name in self.ragged or column.is_small(window):
+                found[column.name] = 0
+            elif not column.may_pack and size < budget_bytes:
+                found[column.name] = size
+                budget_bytes -= size
+        return found
 
     @property
     def arrays(self) -> dict[str, Column]:

@@ -41,7 +41,7 @@ def laid_out(column: Column, rows: bool, num_envs: int, window: int) -> StoredCo
         window: the rows of the array that are kept, as far as is known.
     """
     given, item = column.given, column.item_bytes
-    held = not rows or column.is_held(window * num_envs)
+    held = not rows or column.is_small(window * num_envs)
     chunk_envs = num_envs if item <= SMALL_BYTES else 1
     chunk_rows, shard_rows = given.chunk_rows, given.shard_rows
     if chunk_rows is None:

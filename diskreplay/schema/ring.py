@@ -98,9 +98,9 @@ class Table(NamedTuple):
         length = longer_length(self.length, stop - begin, self.most, id_bytes)
         return Table(length, {name: grown(array, length, begin, end) for name, array in self.arrays.items()}, self.most)
 
-    def without(self, names: Collection[str], most: int) -> Table:
-        """Return this table without some of its arrays, and with another ``most``."""
-        return Table(self.length, {name: array for name, array in self.arrays.items() if name not in names}, most)
+    def without(self, names: Collection[str]) -> Table:
+        """Return this table without some of its arrays."""
+        return self._replace(arrays={name: array for name, array in self.arrays.items() if name not in names})
 
     def span(self, name: str, start: int, stop: int) -> Array:
         """Return a copy of the values of ``[start, stop)``."""

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 HEADER_BYTES = 16
 """The bytes of a buffer's header, and the most by which a buffer is larger than what it holds."""
 
+COPIED = 2
+"""The flag in byte 2 of a header that says that the values follow as they are, as Blosc of level 0 makes them, too."""
+
 
 def _library() -> ctypes.CDLL:
     """Return the library with Blosc, and with the LZ4 of Blosc; one without them if it cannot be loaded."""

@@ -44,6 +44,17 @@ def encode(codec: Codec, values: NDArray[Any]) -> bytes:
     return seal(values.tobytes() if codec.name == "none" else compress(codec, values))
 
 
+def is_copy(codec: Codec, data: bytes) -> bool:
+    """Tell whether a chunk did not shrink, so that its Blosc buffer has the values as they are, behind the header."""
+    return codec.name != "none" and bool(data[2] & blosc.COPIED)
+
+
+def encode_copy(header: bytes, values: NDArray[Any]) -> bytes:
+    """Return the chunk of a C-contiguous array that is not compressed; ``header`` is that of another such chunk."""
+    checksum = google_crc32c.extend(google_crc32c.value(header), values)
+    return b"".join((header, values.data, struct.pack("<I", checksum)))
+
+
 def compress(codec: Codec, values: NDArray[Any]) -> bytes:
     """Return the Blosc buffer of a C-contiguous array."""
     shuffle = values.dtype.kind in "iufc" and values.itemsize > 1

@@ -31,7 +31,7 @@ from diskreplay.process import background
 from diskreplay.process.background import Task
 from diskreplay.schema.columns import MAX_CHUNK_BYTES, Codec, Column, StoredColumn
 from diskreplay.schema.ring import Ring
-from diskreplay.storage import chunks, handles, metadata
+from diskreplay.storage import blosc, chunks, handles, metadata
 from diskreplay.storage import files as fs
 from diskreplay.storage.commit import Stored
 from diskreplay.storage.handles import Handles
@@ -47,6 +47,8 @@ MOST_HANDED_ROWS = 1 << 14
 MAX_BACKLOG_BYTES = 128 << 20
 HURRY_BYTES = 16 << 20
 """The decoded bytes that wait for their compression before it is made a light one; see docs/design/0002."""
+TRIED_CHUNKS = 64
+"""Of the chunks that follow one that did not shrink, each of this number is compressed, lightly; others are copies."""
 MOST_DEAD_BYTES = 1 << 16
 """The bytes that may be dead in a shard in any case when its stream is closed."""
 
@@ -467,6 +469,27 @@ class Taken(NamedTuple):
         return [data for chunks in self.chunks for data in chunks.parts()]
 
 
+class Encoder:
+    """What threads encode the chunks of a column by: they try in vain to compress noise only now and then."""
+
+    def __init__(self) -> None:
+        self._header, self._copies = b"", 0
+
+    def encode(self, codec: Codec, values: Iterable[NDArray[Any]]) -> list[bytes]:
+        """Return the bytes of some chunks."""
+        return [self._encode(codec, each) for each in values]
+
+    def _encode(self, codec: Codec, values: NDArray[Any]) -> bytes:
+        header = self._header  # read once: other threads change it, and may count less exactly
+        if header and self._copies > 0:
+            self._copies -= 1
+            return chunks.encode_copy(header, values)
+        data = chunks.encode(codec.lightest if header else codec, values)
+        self._copies = TRIED_CHUNKS - 1
+        self._header = data[: blosc.HEADER_BYTES] if chunks.is_copy(codec, data) else b""
+        return data
+
+
 class WriteBuffer:
     """Chunks that follow each other, in RAM: their values until all are compressed, and their bytes.
 
@@ -496,13 +519,13 @@ class WriteBuffer:
         """True if :meth:`settle` need not wait."""
         return all(task.done for task in self._tasks)
 
-    def seal(self, codec: Codec, stop: int) -> None:
-        """Have the chunks below ``stop`` compressed that are not yet."""
+    def seal(self, encode: Callable[[NDArray[Any]], list[bytes]], stop: int) -> None:
+        """Have the chunks below ``stop`` encoded that are not yet, by a function of many chunks."""
         assert self.values is not None
         new = self.values[self.sealed - self.first : stop - self.first].reshape(-1, *self.values.shape[2:])
         many = max(1, TASK_BYTES // new[0].nbytes)
         parts = [new[at : at + many] for at in range(0, len(new), many)]
-        tasks = [background.submit(functools.partial(_encode, codec, part)) for part in parts]
+        tasks = [background.submit(functools.partial(encode, part)) for part in parts]
         self._tasks, self.sealed = self._tasks + tasks, stop
 
     def settle(self, wait: bool = True) -> None:
@@ -572,6 +595,7 @@ class ColumnWriter(ColumnReader):
 
     def lay_out(self, column: StoredColumn) -> None:
         super().lay_out(column)
+        self._encoder = Encoder()
         many = self.groups == 1 and column.chunk_rows < HANDED_ROWS
         most = -(-MOST_HANDED_ROWS // column.chunk_rows)
         self.buffer_chunks = min(-(-HANDED_BYTES // self.decoded_bytes), most) if many else 1
@@ -658,7 +682,8 @@ class ColumnWriter(ColumnReader):
         newest = self.buffers.get((full - 1) // self.buffer_chunks)
         if newest is not None and newest.sealed < full:
             behind = hurry and len(self._unsettled) * self.buffer.nbytes > HURRY_BYTES
-            newest.seal(self.column.codec.lightest if behind else self.column.codec, full)
+            codec = self.column.codec.lightest if behind else self.column.codec
+            newest.seal(functools.partial(self._encoder.encode, codec), full)
             self._unsettled.append(newest)
         for number in list(itertools.takewhile(lambda number: (number + 1) * self.buffer_rows <= floor, self.buffers)):
             if (number + 1) * self.buffer_rows <= self._going.start or number * self.buffer_rows >= self._going.stop:
@@ -722,7 +747,7 @@ class ColumnWriter(ColumnReader):
             return []
         values = self.buffer[chunk % self.buffer_chunks].copy()
         values[:, filled:] = 0
-        return _encode(self.column.codec, values)
+        return [chunks.encode(self.column.codec, each) for each in values]
 
     def stage(self, stop: int, parts: list[bytes], rows: int) -> list[ShardAppend]:
         """Return what a commit of rows below ``rows`` must append so that the chunks before ``stop`` are in shards.
@@ -799,7 +824,3 @@ class ColumnWriter(ColumnReader):
             if metadata.read(self.files, self.directory) == wanted:
                 return
         metadata.write_array(self.files, self.directory, self.column, self.num_envs, rows)
-
-
-def _encode(codec: Codec, groups: Iterable[NDArray[Any]]) -> list[bytes]:
-    return [chunks.encode(codec, values) for values in groups]

@@ -12,7 +12,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import diskreplay as dr
-from diskreplay.engine import memory, run
+from diskreplay.engine import memory
+from diskreplay.process import lifecycle
 
 BUFFERS = [dr.ReplayBuffer, dr.RolloutBuffer, dr.MultiAgentReplayBuffer, dr.MultiAgentRolloutBuffer]
 OBS, ACTION = Box(-1, 1, (3,), np.float32), Discrete(2)
@@ -52,22 +53,23 @@ def test_all_that_is_left_out_is_filled_in(tmp_path: pathlib.Path, monkeypatch: 
     with dr.ReplayBuffer.create(tmp_path / "a.replay", OBS, ACTION, capacity=10, cache_bytes=1) as buffer:
         assert (buffer.stats()["cache_bytes"], buffer.schema.stacks[0].frames) == (1, 1)
     with dr.ReplayBuffer.open(tmp_path / "a.replay") as buffer:
-        assert buffer.stats()["cache_bytes"] == max(256 << 20, memory.limit() // 16)
+        assert buffer.stats()["cache_bytes"] == 1 << 48
     with dr.ReplayBuffer.open(tmp_path / "a.replay", mode="a", stream="b") as buffer:
         assert buffer.stats()["cache_bytes"] == 64 << 20
 
 
 @pytest.mark.parametrize("left", [0, 120 << 20, 1 << 30])
-def test_a_cache_that_nobody_asked_for_takes_a_quarter_of_what_is_left(
+def test_a_budget_that_nobody_set_is_a_quarter_of_what_is_left(
     path: str, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
     dr.ReplayBuffer.create(path, OBS, ACTION, capacity=10).close()
     monkeypatch.setattr(memory, "left", lambda: left)
     with dr.ReplayBuffer.open(path) as buffer:
-        assert buffer.stats()["cache_bytes"] == min(left // 4, max(256 << 20, memory.limit() // 16))
+        assert buffer.stats()["cache_bytes"] == left // 4
     with dr.ReplayBuffer.open(path, mode="a", stream="b") as buffer:
         assert buffer.stats()["cache_bytes"] == min(left // 4, 64 << 20)
-    with dr.ReplayBuffer.open(path, cache_bytes=run.CACHE_BYTES) as buffer:  # as adapters have it by default
+    monkeypatch.setattr(lifecycle, "is_worker", lambda: True)
+    with dr.ReplayBuffer.open(path) as buffer:
         assert buffer.stats()["cache_bytes"] == min(left // 4, 256 << 20)
     with dr.ReplayBuffer.open(path, cache_bytes=256 << 20) as buffer:
         assert buffer.stats()["cache_bytes"] == 256 << 20

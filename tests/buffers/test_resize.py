@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
-from helpers import line
+from helpers import line, residency
 from helpers.commands import command
 from helpers.configs import CONFIGS, WIDE, Config
 from helpers.line import LINE, OPEN, TURN, add
@@ -314,9 +314,7 @@ def test_the_parts_of_a_mixture_are_resized_by_themselves(tmp_path: pathlib.Path
 
 @pytest.mark.long
 @pytest.mark.parametrize("config", [*CONFIGS, *WIDE], ids=repr)
-def test_a_column_that_outgrows_RAM_gives_the_same_batches(
-    config: Config, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_column_that_outgrows_RAM_gives_the_same_batches(config: Config, tmp_path: pathlib.Path) -> None:
     """Beside another stream, whose columns stay there; then opened anew, and shrunk."""
     path, twin = str(tmp_path / "a"), str(tmp_path / "b")
     capacity, same_but = config.capacity, ("frame_stack", "several_actions", "columns")
@@ -331,8 +329,8 @@ def test_a_column_that_outgrows_RAM_gives_the_same_batches(
         buffer.resize(20 * capacity)
         same.resize(20 * capacity)
         recordings = [Recording(config, 5), Recording(config, 5)]
-        with monkeypatch.context() as small:
-            small.setattr(schema, "RESIDENT_COLUMN_BYTES", 20 * 17)
+        with residency.restored():
+            residency.hold_windows_up_to(20 * 17)
             buffer.resize(20 * capacity + 1)
             held = next(iter(buffer.engine.streams)).log
             assert "obs" not in held.resident
@@ -371,14 +369,14 @@ def assert_same(buffer: dr.ReplayBuffer, same: dr.ReplayBuffer) -> None:
             assert content(batch) == content(same.get(batch.index))
 
 
-def test_values_that_are_written_later_leave_RAM_too(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_are_written_later_leave_RAM_too(path: str) -> None:
     with create(path, 20, later={"value": np.float32, "wide": ((3,), np.float32)}) as buffer:
         add(buffer, 20)
         ids = buffer.items()
         buffer.write("wide", ids[:9], np.arange(27.0).reshape(9, 3))
         buffer.commit()
         buffer.write("wide", ids[9:12], np.arange(27.0, 36.0).reshape(3, 3))
-        monkeypatch.setattr(schema, "RESIDENT_COLUMN_BYTES", 400)
+        residency.hold_windows_up_to(400)
         buffer.resize(100)
         assert "wide" not in next(iter(buffer.engine.streams)).log.later
         buffer.write("wide", ids[12:13], np.arange(36.0, 39.0).reshape(1, 3))
@@ -394,7 +392,8 @@ def test_values_that_are_written_later_leave_RAM_too(path: str, monkeypatch: pyt
 def test_a_column_that_fits_no_more_leaves_RAM_and_costs_none(path: str) -> None:
     vectors = Box(-np.inf, np.inf, (17,), np.float32)
     for opened in range(2):
-        with dr.ReplayBuffer.open_or_create(path, vectors, TURN, capacity=(1000, 10**8)[opened], **OPEN) as buffer:
+        options = {"capacity": (1000, 10**8)[opened], "cache_bytes": 0, **OPEN}
+        with dr.ReplayBuffer.open_or_create(path, vectors, TURN, **options) as buffer:
             for step in range(300):
                 buffer.add(np.full(17, step, np.float32), 0, 0.0, np.full(17, step + 1, np.float32), False, False)
             log = next(iter(buffer.engine.streams)).log

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from helpers import residency
 from helpers.configs import Config
 from helpers.crashing import Story
 from helpers.effort import examples, stride
@@ -12,7 +13,6 @@ from helpers.model import Leaf, RaggedLeaf
 from helpers.tale import scripted
 
 import diskreplay as dr
-from diskreplay.schema import columns as schema
 
 STACKS = Config("stacks", Leaf((3, 12), frames=3, axis=0), frame_stack=3, capacity=14, chunk_rows=2, shard_rows=4)
 FRAMES = Config(
@@ -88,10 +88,9 @@ def test_every_operation(
     workload: str,
     config: Config,
     record_property: pytest.RecordProperty,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if workload == "resized_streams":
-        monkeypatch.setattr(schema, "RESIDENT_COLUMN_BYTES", 400)  # vectors leave RAM on the way
+        residency.hold_windows_up_to(400)  # vectors leave RAM on the way
     story = Story(config, random_losses=examples(1), sampler=dr.Proportional, every=stride(600, "crash points"))
     WORKLOADS[workload](story)
     found = f"{story.points:,} crash points, {len(story.states):,} different disks, {story.checked:,} of them checked"

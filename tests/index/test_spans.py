@@ -21,7 +21,8 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 def new_log(num_envs: int, rows: int, context: int, stream: int = 0) -> StreamLog:
     schema = build(BOX, gymnasium.spaces.Discrete(2), capacity=rows * num_envs, num_envs=num_envs)
-    return StreamLog(stream, schema.columns, schema.patch_columns, num_envs, rows * num_envs, context)
+    held = schema.held(rows * num_envs)
+    return StreamLog(stream, schema.columns, schema.patch_columns, num_envs, rows * num_envs, context, held=held)
 
 
 class Rows:

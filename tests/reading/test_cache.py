@@ -18,6 +18,7 @@ from diskreplay.reading import cache as cache_module
 from diskreplay.reading import gather
 from diskreplay.reading.cache import CachedColumn, ChunkCache
 from diskreplay.reading.target import Target
+from diskreplay.schema import columns
 from diskreplay.schema.columns import Codec, StoredColumn
 from diskreplay.storage.column import ColumnReader
 from diskreplay.storage.local_files import LocalFiles
@@ -27,7 +28,7 @@ ENVS, WIDTH = 3, 90
 
 def kept_raw() -> Any:
     """Whatever the values are, and whether compiled code is there or not."""
-    return mock.patch.object(cache_module, "LEAST_ITEM_BYTES", 1 << 30)
+    return mock.patch.object(columns, "PACKED_BYTES", 1 << 30)
 
 
 def column() -> ColumnReader:
@@ -113,7 +114,7 @@ def test_runs_and_their_keys_take_what_the_budget_says(operations: list[tuple[st
     reader, cache = column(), ChunkCache(budget)
     held: set[tuple[int, int]] = set()
     everything = [(c, g) for c in range(21) for g in range(ENVS)]
-    with mock.patch.object(cache_module, "LEAST_ITEM_BYTES", 1), mock.patch.object(cache_module, "MOST_KEYS", 2):
+    with mock.patch.object(columns, "PACKED_BYTES", 1), mock.patch.object(cache_module, "MOST_KEYS", 2):
         for operation, chunk, group in operations:
             if operation == "put":
                 cache.put(reader, chunk, group, near(chunk, group))
@@ -166,7 +167,7 @@ def test_a_small_share_of_the_window_is_not_worth_it() -> None:
     cache.put(reader, 1, 0, values(1, 0))
     assert cache.used_bytes == 0
     assert not cache.admits(reader)
-    with mock.patch.object(cache_module, "LEAST_ITEM_BYTES", WIDTH):
+    with mock.patch.object(columns, "PACKED_BYTES", WIDTH):
         cache.put(reader, 1, 0, near(1, 0))
         assert WIDTH < cache.used_bytes < size
         cache.resize_window(8 * size + 5)

@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers import residency
 from helpers.configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config
 from helpers.effort import examples
 from helpers.forking import forked
@@ -24,7 +25,6 @@ from diskreplay.errors import NotEnoughDataError
 from diskreplay.index.log import NEXT_PATCH
 from diskreplay.native import core
 from diskreplay.reading import compiled
-from diskreplay.schema import columns as schema
 from diskreplay.schema.columns import CONTINUES, START
 from diskreplay.storage import handles
 
@@ -267,7 +267,8 @@ def test_a_chunk_of_several_environments(path: str) -> None:
         for row in range(30):
             never = np.zeros(2, bool)
             buffer.add(obs[row], np.zeros(2, int), np.zeros(2), obs[row + 1], never, never)
-        with mock.patch.object(schema, "RESIDENT_COLUMN_BYTES", 1000):
+        with residency.restored():
+            residency.hold_windows_up_to(1000)
             buffer.resize(40)
             buffer.sample(8)  # opens the shard
             with counted() as planned:

@@ -75,7 +75,7 @@ def test_small_batches_are_copied_compiled_and_large_by_numpy(path: str) -> None
         where = buffer.engine.streams.addresses
         assert where is not None
         assert where.rows is not None
-        ids = np.full(1 << 16, where.streams[0].log.first_id)
+        ids = np.full(1 << 20, where.streams[0].log.first_id)
         place = np.arange(len(ids))
         found = where.rows.gather(ids[:8], place[:8], 8)
         assert found is not None

@@ -19,6 +19,7 @@ from reading.test_frames import compare, counted
 import diskreplay as dr
 from diskreplay.native import core
 from diskreplay.reading import cache, compiled
+from diskreplay.schema import columns
 
 Frames = np.ndarray
 ROWS = 90
@@ -27,7 +28,7 @@ ROWS = 90
 @contextlib.contextmanager
 def few_keys() -> Iterator[None]:
     """Few keys of small values, so that some are given up."""
-    with mock.patch.object(cache, "MOST_KEYS", 2), mock.patch.object(cache, "LEAST_ITEM_BYTES", 100):
+    with mock.patch.object(cache, "MOST_KEYS", 2), mock.patch.object(columns, "PACKED_BYTES", 100):
         yield
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers import residency
 from helpers.configs import CONFIGS, Config
 from helpers.model import to_space
 
 import diskreplay as dr
 from diskreplay.errors import CorruptionError, SchemaError
-from diskreplay.schema import columns as schemas
-from diskreplay.schema.columns import Codec, Schema
+from diskreplay.schema.columns import DTYPES, Codec, Schema
 from diskreplay.schema.spec import build
 from diskreplay.storage.commit import table_of
 
@@ -73,9 +73,9 @@ def test_documents_of_another_kind(stored: Any) -> None:
         Schema.from_json(stored)
 
 
-def test_small_columns_stay_in_ram_however_many_rows(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_small_columns_stay_in_ram_however_many_rows(path: str) -> None:
     """Rewards and flags are looked at for every sample: they are resident even where they are large together."""
-    monkeypatch.setattr(schemas, "RESIDENT_COLUMN_BYTES", 10)
+    residency.hold_windows_up_to(10)
     with dr.ReplayBuffer.create(path, spaces.Box(0, 1, (2,), np.float32), DISCRETE, capacity=50) as buffer:
         resident = buffer.engine.streams.shown.log.resident
         assert set(resident) == {"reward", "terminated", "truncated", "valid", "start"}
@@ -100,7 +100,7 @@ def test_byte_order_is_the_machines(path: str, dtype: str) -> None:
         assert batch.obs.dtype == np.dtype(dtype).newbyteorder("=")
 
 
-@pytest.mark.parametrize("dtype", sorted(schemas.DTYPES))
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
 def test_every_dtype(path: str, dtype: str) -> None:
     with dr.ReplayBuffer.create(
         path, frames(2), DISCRETE, capacity=50, columns={"one": dtype, "many": ((5, 3), dtype)}

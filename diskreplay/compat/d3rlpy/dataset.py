@@ -30,7 +30,6 @@ from diskreplay.compat.d3rlpy.signatures import actions, boxes, of_gymnasium
 from diskreplay.compat.location import Location, close_with
 from diskreplay.compat.rows import by_episodes, ids_of, places, transitions, window
 from diskreplay.compat.stores import check_checkpoint, closed_on_failure, open_or_create
-from diskreplay.engine.run import DefaultBytes
 from diskreplay.errors import InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema.ids import Ids
@@ -39,8 +38,6 @@ from diskreplay.storage.paths import PathLike
 from diskreplay.views import transition
 
 __all__ = ["DiskDataset"]
-
-CACHE_BYTES = DefaultBytes(64 << 20)
 
 
 class DiskDataset(OverStores, ReplayBufferBase):  # type: ignore[misc]  # d3rlpy is not followed by mypy
@@ -60,7 +57,7 @@ class DiskDataset(OverStores, ReplayBufferBase):  # type: ignore[misc]  # d3rlpy
         env: an environment: a store that is made has its spaces, and ``append`` gets single observations of it.
         frame_stack: frames that ``env`` stacks, which are then stored once; or that the store is to stack.
         checkpoint: the checkpoint of the store at ``path``.
-        cache_bytes: RAM for decoded frames.
+        cache_bytes: RAM for values, as in :meth:`diskreplay.ReplayBuffer.open`.
         **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
             ``shard_rows``, ``commit_rows``, ``commit_seconds``.
 
@@ -74,7 +71,7 @@ class DiskDataset(OverStores, ReplayBufferBase):  # type: ignore[misc]  # d3rlpy
     def __init__(
         self, path: PathLike | None = None, *, transition_picker: Any = None, trajectory_slicer: Any = None,
         writer_preprocessor: Any = None, limit: int | None = None, env: Any = None, frame_stack: int | None = None,
-        checkpoint: str | None = None, cache_bytes: int = CACHE_BYTES, **options: Any,
+        checkpoint: str | None = None, cache_bytes: int | None = None, **options: Any,
     ) -> None:  # fmt: skip
         self._picker = BasicTransitionPicker() if transition_picker is None else transition_picker
         self._slicer = BasicTrajectorySlicer() if trajectory_slicer is None else trajectory_slicer

@@ -25,7 +25,6 @@ from diskreplay.compat.disk_array import DiskArray
 from diskreplay.compat.first_step import FrameStack, SharedStore, VectorBuffer
 from diskreplay.compat.location import global_seed
 from diskreplay.compat.rows import ids_of, window
-from diskreplay.engine.run import DefaultBytes
 from diskreplay.errors import InputError
 from diskreplay.process.locks import uninterrupted
 from diskreplay.sampling.window import Sampler
@@ -38,7 +37,6 @@ from diskreplay.views.view import View
 
 __all__ = ["DiskReplayBuffer"]
 
-CACHE_BYTES = DefaultBytes(16 << 20)
 UNPICKLED = "_shared", "_images", "_making", "_ring", "_stored_actions"
 """The attributes that a buffer makes anew when it is unpickled."""
 
@@ -60,7 +58,7 @@ class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3
         n_steps, gamma: the steps and the discount of n-step returns, as in SB3's ``NStepReplayBuffer``; here for Dict
             observations too.
         view, sampler: others of this package, such as ``Hindsight(...)`` and ``Proportional(...)``.
-        cache_bytes: RAM for decoded frames.
+        cache_bytes: RAM for values, as in :meth:`diskreplay.ReplayBuffer.open`.
         seed: the seed of this buffer's own draws, which are used with ``n_steps``, ``view``, ``sampler`` or ``seed``;
             otherwise SB3 draws from numpy's global generator.
         **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
@@ -92,7 +90,7 @@ class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3
         gamma: float = 0.99,
         view: View | None = None,
         sampler: Sampler | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int | None = None,
         seed: int | None = None,
         **options: Any,
     ) -> None:

@@ -15,7 +15,6 @@ from diskreplay.compat.stores import closed_on_failure
 from diskreplay.compat.torchrl.storage import DiskStorage
 from diskreplay.compat.torchrl.tensor_layout import standard, stored_layout
 from diskreplay.compat.torchrl.tensordicts import TensorDictReader
-from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError, NotEnoughDataError, ReadOnlyError
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema.ids import Ids
@@ -35,7 +34,7 @@ class DiskReplayDataset(TensorDictReplayBuffer):  # type: ignore[misc]  # torchr
             on, rows leave it, and reading one raises EvictedError; a checkpoint keeps its rows.
         checkpoint: the checkpoint of the store.
         device: the device of the tensors.
-        cache_bytes: RAM for decoded frames.
+        cache_bytes: RAM for values, as in :meth:`diskreplay.ReplayBuffer.open`.
         **kwargs: further ones of ``TensorDictReplayBuffer``: ``batch_size``, ``sampler``, ``transform``, ``prefetch``.
 
     Attributes:
@@ -46,7 +45,7 @@ class DiskReplayDataset(TensorDictReplayBuffer):  # type: ignore[misc]  # torchr
     """
 
     def __init__(
-        self, path: PathLike, *, checkpoint: str | None = None, device: Any = "cpu", cache_bytes: int = CACHE_BYTES,
+        self, path: PathLike, *, checkpoint: str | None = None, device: Any = "cpu", cache_bytes: int | None = None,
         **kwargs: Any,
     ) -> None:  # fmt: skip
         store = Store.open(

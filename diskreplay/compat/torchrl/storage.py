@@ -35,7 +35,6 @@ from diskreplay.compat.stores import OPEN_OPTIONS, TAKE_OVER, check_ring, closed
 from diskreplay.compat.torchrl import storage_checkpoints
 from diskreplay.compat.torchrl.tensor_layout import TORCHRL, TensorLayout, layout_of, stored_layout
 from diskreplay.compat.torchrl.tensordicts import TensorDictReader
-from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import DiskReplayError, InputError, ReadOnlyError, StateError
 from diskreplay.sampling.uniform import Uniform
 from diskreplay.schema.ids import Ids
@@ -184,7 +183,7 @@ class DiskReplayStorage(Checkpointed, DiskStorage):
         checkpoint: the checkpoint of the store at ``path`` to go back to; "latest" is the newest, or the last commit
             where there is none yet, or a new store.
         device: the device of the tensors that come back.
-        cache_bytes: RAM for decoded frames.
+        cache_bytes: RAM for values, as in :meth:`diskreplay.ReplayBuffer.open`.
         keep_checkpoints: the number of checkpoints of :meth:`state_dict` that are kept, the newest ones; at least 1.
         frame_stack: frames of an observation that torchrl's ``CatFrames`` has stacked, by its key; stored once each.
         **options: further ones of ``diskreplay.ReplayBuffer.create`` and ``open``: ``codec``, ``chunk_rows``,
@@ -208,7 +207,7 @@ class DiskReplayStorage(Checkpointed, DiskStorage):
         path: PathLike | None = None,
         checkpoint: str | None = None,
         device: Any = "cpu",
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int | None = None,
         keep_checkpoints: int = 2,
         frame_stack: Mapping[Any, int] | None = None,
         **options: Any,

@@ -15,7 +15,6 @@ from diskreplay.compat.stores import closed_on_failure, open_or_create
 from diskreplay.compat.xuance import rollouts
 from diskreplay.compat.xuance.disk_buffer import OneAgentBuffer, auxiliary_dtype, fit_step, ring_size, sampled
 from diskreplay.compat.xuance.memory import sample_batch
-from diskreplay.engine.run import CACHE_BYTES
 from diskreplay.errors import InputError
 from diskreplay.schema.ids import Ids
 from diskreplay.storage.paths import PathLike
@@ -56,7 +55,7 @@ class DummyOnPolicyBuffer(OneAgentBuffer):
             agents take them.
         path: the directory of the store, which is made if nothing is there; None for a temporary one that goes away
             with the buffer.
-        cache_bytes: RAM for decoded observations.
+        cache_bytes: RAM for values, as in :meth:`diskreplay.ReplayBuffer.open`.
         **options: further ones of :meth:`diskreplay.ReplayBuffer.create` and ``open``: ``codec``, ``chunk_rows``,
             ``shard_rows``, ``commit_rows``, ``commit_seconds``.
 
@@ -83,7 +82,7 @@ class DummyOnPolicyBuffer(OneAgentBuffer):
         self, observation_space: Any, action_space: Any, auxiliary_shape: Mapping[str, Any] | None, n_envs: int,
         n_size: int | None = None, use_gae: bool = True, use_advnorm: bool = True, gamma: float = 0.99,
         gae_lam: float = 0.95, *, horizon_size: int | None = None, path: PathLike | None = None,
-        cache_bytes: int = CACHE_BYTES, **options: Any,
+        cache_bytes: int | None = None, **options: Any,
     ) -> None:  # fmt: skip
         self._by_name = horizon_size is not None
         total = None if horizon_size is None else check_count("horizon_size", horizon_size) * n_envs

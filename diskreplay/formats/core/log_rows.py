@@ -62,8 +62,9 @@ class LogRows:
         if opened is not None:
             self.stream, self.log = opened
             return
-        with store.files.coming(store.schema, {name: store.newest_commit(name)}):
-            self.stream = open_stream(store, name, ChunkCache(0), reward=reward)
+        commit = store.newest_commit(name)
+        with store.files.coming(store.schema, {name: commit}):
+            self.stream = open_stream(store, name, ChunkCache(0), held={*store.schema.held(commit.capacity), reward})
         self.log = self.stream.log
 
     def __len__(self) -> int:
