@@ -149,7 +149,7 @@ class Chunks:
     ) -> int: ...  # fmt: skip
 
 def frames(
-    logs: Logs, rows: Chunks, patches: Chunks, ids: Ints, place: Ints, first_step: int, last_step: int, /
+    logs: Logs, rows: Chunks, patches: Chunks, ids: Ints, place: Ints, first_step: int, last_step: int, runs: bool, /
 ) -> tuple[Found, Found | None, Ints] | None: ...
 
 class Frames:

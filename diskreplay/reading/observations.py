@@ -37,7 +37,7 @@ def fill(
         return
     rows = where.chunks(name)
     patches = where.chunks(name, patches=True) if last_step == 1 else rows
-    found = core.frames(where.logs, rows, patches, ids, place, first_step, last_step)
+    found = core.frames(where.logs, rows, patches, ids, place, first_step, last_step, out.first.shape[1] == 1)
     if found is None:  # chunks of different sizes or codecs are not read together
         for number in set(stream_of(ids).tolist()):
             here = np.flatnonzero(stream_of(ids) == number)

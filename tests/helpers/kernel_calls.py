@@ -319,6 +319,7 @@ def frames() -> KernelCall:
         "place": np.arange(5),
         "first_step": -3,
         "last_step": 1,
+        "runs": False,
     }
     return KernelCall(core.frames, given)
 
@@ -331,8 +332,9 @@ def chunks_rows() -> KernelCall:
 
 def of_chunk() -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """A chunk of 8 rows of 16 bytes, pieces of a row and the next one, and arrays for both."""
-    rows, pieces = np.arange(128, dtype=np.uint8).reshape(8, 16), np.zeros((PIECES, 12), np.int64)
+    rows, pieces = np.arange(128, dtype=np.uint8).reshape(8, 16), np.zeros((PIECES, 13), np.int64)
     pieces[:, 0], pieces[:, 2], pieces[:, 3] = np.arange(PIECES), np.arange(PIECES) % 7, 2
+    pieces[:, 10] = 1
     return rows, pieces, {name: np.zeros((PIECES, 16), np.uint8) for name in ("out", "following")}
 
 
