@@ -31,7 +31,7 @@ RESULTS = HERE / "RESULTS.md"
 RECORD = HERE / "results.json"
 SECTIONS = (
     "core", "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "checksums", "kernel",
-    "cached", "spent", "commits", "loading", "device", "starting", "report", "mixtures",
+    "cached", "sequences", "spent", "commits", "loading", "device", "starting", "report", "mixtures",
     "selections", "rollouts", "later", "ragged", "robots", "recording", "remote", "streams", "growth", "salvage",
     "ray_data", "ray_collectors",
 )  # fmt: skip

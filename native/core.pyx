@@ -141,7 +141,7 @@ cdef extern from "plan.h" nogil:
 
     ctypedef struct plan_found:
         int64_t most, count
-        bint runs
+        int64_t runs
         batch_piece *unordered
         batch_piece *pieces
         int64_t *order

@@ -52,7 +52,7 @@ bool frames_fill(
     int64_t last_step, const batch_target *target, int64_t *room, int64_t *packed, int64_t *raw) {
     plan_found found = {
         .most = plan_most(from->rows, from->count, n, first_step, last_step),
-        .runs = target->width == target->row_bytes};
+        .runs = target->width == target->row_bytes ? ONE_PLACE_EACH : NO_RUNS};
     int64_t *own = room, before = *packed;
     found.short_rows = own + n;
     found.order = found.short_rows + 2 * n;

@@ -185,7 +185,7 @@ static bool cut_run(
         position = position ? position - 1 : of->length - 1;
     }
     int64_t first = first_step > 0 ? row + 1 : row - depth, newest = row + length - 1, patch = -1;
-    int64_t last = newest + last_step;
+    int64_t last = newest + last_step, places = length + (found->runs == ONE_MORE);
     if (last_step == 1) {
         patch = of->next_patches[newest % of->length * of->envs + env];
         if (patch >= 0)
@@ -194,13 +194,13 @@ static bool cut_run(
     if (last >= first) {
         if (first < of->floor || last >= of->end + 1)
             return false;
-        if (!cut(rows, place, length, first - row - first_step, first, last, env, stream, 0, found))
+        if (!cut(rows, place, places, first - row - first_step, first, last, env, stream, 0, found))
             return false;
     }
     if (patch >= 0) {
         if (patch < of->patch_begin || patch >= of->patch_end)
             return false;
-        if (!cut(patches, place, length, length - first_step, patch, patch, 0, stream, KINDS, found))
+        if (!cut(patches, place, places, length - first_step, patch, patch, 0, stream, KINDS, found))
             return false;
     }
     if (depth < older) {

@@ -261,14 +261,14 @@ cdef bint are_alike(Chunks of, int64_t one, int64_t other) except -1:
 
 
 def frames(Logs logs not None, Chunks rows not None, Chunks patches not None, cnp.ndarray ids not None,
-           cnp.ndarray place not None, int64_t first_step, int64_t last_step, bint runs, /):
+           cnp.ndarray place not None, int64_t first_step, int64_t last_step, int64_t runs, /):
     """Find the pieces of steps ``first_step`` to ``last_step`` (at most 1) of rows.
 
     Args:
         rows, patches: the column of the frames, and that of their patches.
         ids, place: int64 ``(n,)``: the rows, and the place of each in the batch.
-        runs: True if a place has room for one value of each array; then consecutive rows at consecutive places are one
-            run.
+        runs: 1 if a place has room for one value of each array; 2 if it has, in one array alone, and the row after a run
+            goes to the place after it. Then consecutive rows at consecutive places are one run. Else 0.
 
     Returns the pieces of frames, those of patches or None, and int64 ``(k, 2)``: the samples with fewer steps before
     them than are wanted, and how many each has; or None if chunks of the rows' streams differ in size or codec.

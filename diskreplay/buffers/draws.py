@@ -130,12 +130,12 @@ class Draws(Generic[SomeBatch]):
         """Have one call of the core do :meth:`update`; return False, with nothing changed, if it cannot."""
         return self._batches is not None and self._batches.update(index, priorities)
 
-    def at_once(self, batch_size: int) -> SomeBatch | Drawn | None:
+    def at_once(self, batch_size: int, draw_only: bool = False) -> SomeBatch | Drawn | None:
         """Return a batch that one call of the core has drawn, or ids and weights alone for :meth:`draft_drawn`.
 
         None, with nothing changed, if :meth:`draft` must draw it.
         """
-        return None if self._batches is None else self._batches.sample(batch_size)
+        return None if self._batches is None else self._batches.sample(batch_size, draw_only)
 
     def draft_drawn(self, drawn: list[Drawn], batch_size: int, reads: Reads) -> SomeBatch:
         """Return the items that were just drawn; if one has left the windows, or this is called again, draw others."""

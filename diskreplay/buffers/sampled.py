@@ -166,9 +166,11 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
         """
         engine, draws = self.engine, self.draws
         if out is not None:
-            batch_size = check_count("batch_size", batch_size)
-            draft = (draws.draft, batch_size) if within is None else (draws.draft_within, batch_size, within)
-            engine.read(draws.draft_into, draws.out(out, batch_size, engine), *draft)
+            given = draws.out(out, batch_size := check_count("batch_size", batch_size), engine)
+            drawn = draws.at_once(batch_size, draw_only=True) if within is None else None
+            draft = (draws.draft_drawn, [drawn]) if drawn is not None else (draws.draft,)
+            draft = (*draft, batch_size) if within is None else (draws.draft_within, batch_size, within)
+            engine.read(draws.draft_into, given, *draft)
             found: SomeBatch = out
             return found
         made = draws.at_once(batch_size) if within is None else None

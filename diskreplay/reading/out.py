@@ -24,7 +24,9 @@ Path = tuple[str, ...]
 
 def arrays(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Yield what nested mappings and tuples hold but None, each with its path; values of ragged columns as a whole."""
-    if isinstance(value, Mapping):
+    if isinstance(value, np.ndarray):  # most are, and to ask for a Mapping takes long
+        yield path, value
+    elif isinstance(value, Mapping):
         for name, part in value.items():
             yield from arrays(part, (*path, str(name)))
     elif isinstance(value, tuple) and not isinstance(value, Padded):

@@ -209,9 +209,10 @@ class Samples:
         absent = np.ones(len(block), bool)
         absent[place] = absent[place[last] + 1] = False
         block[absent] = 0
-        older, where, out = 1 - stack.frames, self._where, Target(block)
-        observations.fill(self.reads, where, column.name, out, self.ids, place, older, 0)
-        observations.fill_next(self.reads, where, column.name, stack, out, self.ids[last], place[last] + 1)
+        single, older, given = stack.frames == 1, 1 - stack.frames, (self.reads, self._where, column.name)
+        observations.fill(*given, Target(block), self.ids, place, older, int(single))
+        if not single:
+            observations.fill_next(*given, stack, Target(block), self.ids[last], place[last] + 1)
         empty = np.broadcast_to(np.zeros((), column.dtype), (self.size, stack.frames, *column.shape))
         return self._layout(empty, stack), self._layout(empty, stack)
 

@@ -319,7 +319,7 @@ def frames() -> KernelCall:
         "place": np.arange(5),
         "first_step": -3,
         "last_step": 1,
-        "runs": False,
+        "runs": 0,
     }
     return KernelCall(core.frames, given)
 
