@@ -66,7 +66,7 @@ class KernelCall(NamedTuple):
 Made = Callable[[], KernelCall]
 CALLS: dict[str, Made] = {}
 """The calls by the names of the functions; that of a method begins with its class, as ``tree_``."""
-TWICE = {"row_begin", "row_held", "ranked_follow", "ranked_draw", "ranked_update"}
+TWICE = {"batches_draw", "row_begin", "row_held", "ranked_follow", "ranked_draw", "ranked_update"}
 """A second call of a function."""
 WITHOUT = {
     "to_slots",
@@ -444,6 +444,12 @@ def batches() -> tuple[core.Batches, Callable[[], object]]:
 def batches_sample() -> KernelCall:
     drawn, state = batches()
     return KernelCall(drawn.sample, {"size": 6}, state=state)
+
+
+@one
+def batches_draw() -> KernelCall:
+    drawn, state = batches()
+    return KernelCall(drawn.sample, {"size": 6, "draw_only": True}, state=state)
 
 
 @one
