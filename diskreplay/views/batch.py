@@ -178,8 +178,8 @@ class SequenceBatch(Batch):
     def overlapped(self) -> Self:
         """Return a batch for ``sample(..., out=batch)`` in which ``next_obs`` is ``obs`` one step later.
 
-        Both are views of one array ``(B, T + 1, ...)``, ``batch.obs.base``, which is read once: half of the bytes, in
-        half of the time. To write into one is to write into the other. Where a short sequence ends, its last
+        Both are views of one array ``(B, T + 1, ...)``, ``batch.obs.base``, which is read once: half of the bytes are
+        written. To write into one is to write into the other. Where a short sequence ends, its last
         ``next_obs`` stands in ``obs``, too, at the first step that ``mask`` leaves out. The other arrays are new ones
         like those of this batch; the values of all are any.
         """
