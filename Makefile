@@ -15,7 +15,7 @@ PIP_INSTALL := $(TWICE) $(PIP) -c constraints.txt -qq
 # Some of what is downloaded is large.
 export PIP_DEFAULT_TIMEOUT ?= 60
 export PIP_RETRIES ?= 10
-BENCHMARKS := core.py chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py cached.py spent.py commits.py loading.py device.py starting.py report.py formats.py commands.py sb3_dqn.py mixtures.py selections.py rollouts.py later.py ragged.py remote.py growth.py salvage.py
+BENCHMARKS := core.py adapters.py chunking.py atari.py million.py memory_limit.py priorities.py checksums.py kernel.py cached.py sequences.py spent.py commits.py loading.py device.py starting.py report.py formats.py commands.py sb3_dqn.py mixtures.py selections.py rollouts.py later.py ragged.py remote.py growth.py salvage.py
 # native/ is compiled where the package is installed.
 NATIVE := hatch_build.py $(wildcard native/*.*)
 INPUTS := pyproject.toml constraints.txt $(NATIVE)

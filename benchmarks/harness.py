@@ -31,9 +31,9 @@ RESULTS = HERE / "RESULTS.md"
 RECORD = HERE / "results.json"
 SECTIONS = (
     "core", "adapters", "atari", "million", "memory_limit", "chunking", "priorities", "sb3", "formats", "commands",
-    "checksums", "kernel", "cached", "spent", "commits", "loading", "device", "starting", "report", "mixtures",
-    "selections", "rollouts", "later", "ragged", "robots", "recording", "remote", "streams", "growth", "salvage",
-    "ray_data", "ray_collectors",
+    "checksums", "kernel", "cached", "sequences", "spent", "commits", "loading", "device", "starting", "report",
+    "mixtures", "selections", "rollouts", "later", "ragged", "robots", "recording", "remote", "streams", "growth",
+    "salvage", "ray_data", "ray_collectors",
 )  # fmt: skip
 PREFACE = """# Measured
 

@@ -508,18 +508,21 @@ cdef class Batches:
                 return True
         return False
 
-    def sample(self, size, /):
-        """Return a batch; ids and weights, if Python must read it; None, with nothing changed, if it must draw it."""
+    def sample(self, size, bint draw_only=False, /):
+        """Return a batch; ids and weights, if Python must read it; None, with nothing changed, if it must draw it.
+
+        Python must read a batch that several threads copy, and any if that is said.
+        """
         if type(size) is not int or not 0 < size <= MOST_SIZE or type(self.draw) is Draw:
             return None
-        return self.batch(size, NULL)
+        return self.batch(size, NULL, draw_only)
 
     def get(self, cnp.ndarray ids not None, /):
         """Return the batch of the items that ids ``(B,)`` name; None if Python must look at them, or read it."""
         cdef int64_t count = count_of(ids)
-        return self.batch(count, ints(ids)) if 0 < count <= MOST_SIZE else None
+        return self.batch(count, ints(ids), False) if 0 < count <= MOST_SIZE else None
 
-    cdef object batch(self, int64_t count, const int64_t *given):
+    cdef object batch(self, int64_t count, const int64_t *given, bint draw_only):
         """Return what :meth:`sample` does, or :meth:`get` of the given ids, which the caller keeps."""
         cdef Rows rows
         cdef uint8_t *out[MOST_COLUMNS]
@@ -530,9 +533,11 @@ cdef class Batches:
             return None
         rows = self.streams.rows
         cdef int64_t entries = count * max(1, self.items.steps)
-        if rows is None or entries > rows.most_size or entries * rows.row_bytes >= rows.most_bytes:
+        if rows is None or not self.draw.prepare():
             return None
-        if not self.draw.prepare() or (rows.leaf_count and not self.look(rows)):  # for the room of its pieces
+        if draw_only or entries > rows.most_size or entries * rows.row_bytes >= rows.most_bytes:
+            return self.drawn(rows, count) if given == NULL else None
+        if rows.leaf_count and not self.look(rows):  # for the room of its pieces
             return None
         discount, index = empty(entries, cnp.NPY_FLOAT), empty(count, cnp.NPY_INT64)
         weight = empty(count, cnp.NPY_FLOAT)
@@ -559,22 +564,39 @@ cdef class Batches:
             return made
         return (index, weight) if given == NULL else None
 
+    cdef tuple drawn(self, Rows rows, int64_t count):
+        """Return ids and weights, or None with nothing changed."""
+        index, weight = empty(count, cnp.NPY_INT64), empty(count, cnp.NPY_FLOAT)
+        cdef int64_t most = self.draw.room(rows, count)
+        room = empty(most, cnp.NPY_INT64)
+        found = index, weight
+        if not self.look(rows) or most < self.draw.room(rows, count):
+            return None
+        cdef draw_source source = self.source(rows)
+        return found if self.choose(rows, &source, count, ints(index), <float *>cnp.PyArray_DATA(weight), ints(room)) else None
+
+    cdef bint choose(self, Rows rows, draw_source *source, int64_t size, int64_t *ids, float *weights,
+                     int64_t *room) noexcept nogil:
+        """Draw ids and weights; return False with nothing changed."""
+        cdef int64_t k, invalid = 0
+        for k in range(rows.count):
+            invalid += rows.windows[k].invalid
+        return size <= draw_held(source) - invalid and self.draw.draw(source, size, ids, weights, room)
+
     cdef int fill(self, Rows rows, int64_t size, const int64_t *given, int64_t *ids, float *weights, float *discounts,
                   uint8_t **masks, uint8_t **out, int64_t *room, int64_t *copied) noexcept nogil:
         """Draw a batch, or take given ids; return 0 with nothing changed, DRAWN if the rest is Python's, or WHOLE."""
         cdef draw_source source = self.source(rows)
-        cdef int64_t k, held, invalid = 0, entries = size, count = size
+        cdef int64_t k, held, entries = size, count = size
         cdef int64_t *last = NULL
         cdef int64_t *place = NULL
         cdef int64_t *every = ids
-        for k in range(rows.count):
-            invalid += rows.windows[k].invalid
         if given != NULL:
             if not draw_are_items(&source, given, size):
                 return 0
             for k in range(size):
                 ids[k], weights[k] = given[k], 1
-        elif size > draw_held(&source) - invalid or not self.draw.draw(&source, size, ids, weights, room):
+        elif not self.choose(rows, &source, size, ids, weights, room):
             return 0
         # From here on the generator has moved.
         if source.steps:

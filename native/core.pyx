@@ -141,6 +141,7 @@ cdef extern from "plan.h" nogil:
 
     ctypedef struct plan_found:
         int64_t most, count
+        int64_t runs
         batch_piece *unordered
         batch_piece *pieces
         int64_t *order
@@ -285,7 +286,7 @@ include "row.pxi"
 
 cdef batch_piece *pieces_of(cnp.ndarray pieces) except? NULL:
     if count_of(pieces, 1) * 8 != sizeof(batch_piece):
-        raise TypeError("a piece has twelve numbers")
+        raise TypeError("a piece has thirteen numbers")
     return <batch_piece *>ints(pieces, 2)
 
 
@@ -323,7 +324,7 @@ def read(Calls calls not None, cnp.ndarray files not None, cnp.ndarray pieces no
 
     Args:
         files: int64, the file descriptors.
-        pieces: int64 ``(n, 12)``, as :func:`frames` gives them; those of one chunk stand side by side.
+        pieces: int64 ``(n, 13)``, as :func:`frames` gives them; those of one chunk stand side by side.
         chunk_rows, row_bytes: the rows of a decoded chunk, and the bytes of a row.
         raw: True if chunks are not compressed.
         encoded, decoded: the room for a chunk as it is on disk, and as it is in RAM, uint8.

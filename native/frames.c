@@ -50,7 +50,9 @@ static int start_of(const frames_source *from, int64_t id, int64_t depth) {
 bool frames_fill(
     const frames_source *from, const int64_t *ids, const int64_t *place, int64_t n, int64_t first_step,
     int64_t last_step, const batch_target *target, int64_t *room, int64_t *packed, int64_t *raw) {
-    plan_found found = {.most = plan_most(from->rows, from->count, n, first_step, last_step)};
+    plan_found found = {
+        .most = plan_most(from->rows, from->count, n, first_step, last_step),
+        .runs = target->width == target->row_bytes ? ONE_PLACE_EACH : NO_RUNS};
     int64_t *own = room, before = *packed;
     found.short_rows = own + n;
     found.order = found.short_rows + 2 * n;

@@ -104,12 +104,13 @@ static void sort(int64_t *order, const batch_piece *pieces, int64_t begin, int64
     }
 }
 
-/* Append the pieces of consecutive rows; return false if the column has no such environment.
+/* Append the pieces of consecutive rows, whose run fills `places` places; return false if the column has no such
+ * environment.
  *
  * Where a chunk has several environments, its values of one are not consecutive: each is a piece. */
 static bool cut(
-    const plan_column *of, int64_t place, int64_t step, int64_t first, int64_t last, int64_t env, int64_t stream,
-    int64_t kind, plan_found *found) {
+    const plan_column *of, int64_t place, int64_t places, int64_t step, int64_t first, int64_t last, int64_t env,
+    int64_t stream, int64_t kind, plan_found *found) {
     int64_t group = env / of->chunk_envs, low = first;
     if (group < 0 || group >= of->groups)
         return false;
@@ -121,7 +122,7 @@ static bool cut(
         batch_piece piece = {
             .place = place, .step = step + low - first,
             .row = (low - chunk * of->chunk_rows) * of->chunk_envs + env % of->chunk_envs, .rows = high - low + 1,
-            .chunk = chunk, .group = group, .stream = stream,
+            .chunk = chunk, .group = group, .stream = stream, .places = places,
             .key = (int64_t)((uint64_t)stream << STREAM_SHIFT) + chunk * of->groups + group,
             .slot = slot_in_cache(of, chunk, group),
         };
@@ -155,10 +156,26 @@ static void look_at_rows(const plan_stream *of, const plan_column *rows, const i
     }
 }
 
-/* Append the pieces of one row; return false if the log or the column does not have it. */
-static bool cut_row(
+/* Return how many of `n` rows are one run: each is the row after the one before, and goes to the place after it.
+ *
+ * If the rows after them are wanted, too, none but the last has a next observation that is a patch. */
+static int64_t length_of(
+    const plan_stream *of, const int64_t *ids, const int64_t *place, int64_t n, int64_t last_step) {
+    int64_t length = 1, local = local_of(ids[0]), row = local / of->envs, at = row % of->length;
+    const int64_t *patches = of->next_patches + local % of->envs;
+    for (; length < n && row + length < of->end; length++) {
+        if (ids[length] != ids[length - 1] + of->envs || place[length] != place[length - 1] + 1
+            || (last_step == 1 && patches[at * of->envs] >= 0))
+            break;
+        at = at + 1 < of->length ? at + 1 : 0;
+    }
+    return length;
+}
+
+/* Append the pieces of a run of `length` rows; return false if the log or the column does not have them. */
+static bool cut_run(
     const plan_stream *of, const plan_column *rows, const plan_column *patches, int64_t stream, int64_t local,
-    int64_t sample, int64_t place, int64_t first_step, int64_t last_step, plan_found *found) {
+    int64_t length, int64_t sample, int64_t place, int64_t first_step, int64_t last_step, plan_found *found) {
     int64_t row = local / of->envs, env = local % of->envs, older = most_int(0, -first_step);
     if (row < of->floor || row >= of->end)
         return false;
@@ -167,22 +184,23 @@ static bool cut_row(
         depth++;
         position = position ? position - 1 : of->length - 1;
     }
-    int64_t first = first_step > 0 ? row + 1 : row - depth, last = row + last_step, patch = -1;
+    int64_t first = first_step > 0 ? row + 1 : row - depth, newest = row + length - 1, patch = -1;
+    int64_t last = newest + last_step, places = length + (found->runs == ONE_MORE);
     if (last_step == 1) {
-        patch = of->next_patches[row % of->length * of->envs + env];
+        patch = of->next_patches[newest % of->length * of->envs + env];
         if (patch >= 0)
-            last = row;
+            last = newest;
     }
     if (last >= first) {
         if (first < of->floor || last >= of->end + 1)
             return false;
-        if (!cut(rows, place, first - row - first_step, first, last, env, stream, 0, found))
+        if (!cut(rows, place, places, first - row - first_step, first, last, env, stream, 0, found))
             return false;
     }
     if (patch >= 0) {
         if (patch < of->patch_begin || patch >= of->patch_end)
             return false;
-        if (!cut(patches, place, 1 - first_step, patch, patch, 0, stream, KINDS, found))
+        if (!cut(patches, place, places, length - first_step, patch, patch, 0, stream, KINDS, found))
             return false;
     }
     if (depth < older) {
@@ -240,12 +258,14 @@ bool plan_frames(
     found->count = found->file_count = found->frames_files = found->short_count = 0, found->lost = false;
     if (stream_count == 1)
         look_at_rows(streams, rows, ids, n);
-    for (int64_t sample = 0; sample < n; sample++) {
+    for (int64_t sample = 0, length; sample < n; sample += length) {
         int64_t at = plan_stream_at(streams, stream_count, ids[sample] >> STREAM_SHIFT);
-        if (at < 0
-            || !cut_row(
-                &streams[at], &rows[at], &patches[at], at, local_of(ids[sample]), sample, place[sample], first_step,
-                last_step, found))
+        if (at < 0)
+            return false;
+        length = found->runs ? length_of(&streams[at], ids + sample, place + sample, n - sample, last_step) : 1;
+        if (!cut_run(
+                &streams[at], &rows[at], &patches[at], at, local_of(ids[sample]), length, sample, place[sample],
+                first_step, last_step, found))
             return false;
     }
     put_in_order(rows, patches, found);
@@ -269,7 +289,7 @@ bool plan_rows(const plan_column *columns, int64_t stream, const plan_runs *runs
     found->count = found->file_count = found->frames_files = found->short_count = 0, found->lost = false;
     for (int64_t k = 0; k < runs->n; k++)
         if (!cut(
-                &columns[stream], runs->place[k], runs->first[k] - runs->base[k], runs->first[k], runs->last[k],
+                &columns[stream], runs->place[k], 1, runs->first[k] - runs->base[k], runs->first[k], runs->last[k],
                 runs->env[k], stream, 0, found))
             return false;
     put_in_order(columns, columns, found);

@@ -69,15 +69,21 @@ bool gather_columns(
 /* Where a piece's chunk can be: in a file, in the cache, or waiting for a commit; last, their number. */
 enum { ON_DISK, CACHED, WAITING, KINDS };
 
+enum { NO_RUNS, ONE_PLACE_EACH, ONE_MORE };
+
 /* What is found, in room that the caller gives: `unordered`, `order`, `pieces` and `files` for plan_most() each,
  * `short_rows` for 2 * n numbers.
  *
+ * runs: given, ONE_PLACE_EACH if a place has room for one value of each array, or ONE_MORE if it has, in one array
+ * alone, and the row after the last one goes to the place after its. Then rows that follow one another, and go to places
+ * that do, are found as one run.
  * pieces: first those of frames: those on disk, in the order of their chunks, those in RAM, those that wait for a
  * commit; then those of patches, in the same order, whose kinds are KINDS more. ends: of these six parts. files: the
  * stream and the shard of each file; those of patches after those of frames, which are `frames_files`. short_rows: the
  * rows with fewer steps before them than are wanted, and how many each has. lost: whether a chunk is missing. */
 typedef struct {
     int64_t most, count;
+    int64_t runs;
     batch_piece *unordered, *pieces;
     int64_t *order, *files;
     int64_t ends[2 * KINDS];

@@ -261,19 +261,21 @@ cdef bint are_alike(Chunks of, int64_t one, int64_t other) except -1:
 
 
 def frames(Logs logs not None, Chunks rows not None, Chunks patches not None, cnp.ndarray ids not None,
-           cnp.ndarray place not None, int64_t first_step, int64_t last_step, /):
+           cnp.ndarray place not None, int64_t first_step, int64_t last_step, int64_t runs, /):
     """Find the pieces of steps ``first_step`` to ``last_step`` (at most 1) of rows.
 
     Args:
         rows, patches: the column of the frames, and that of their patches.
         ids, place: int64 ``(n,)``: the rows, and the place of each in the batch.
+        runs: 1 if a place has room for one value of each array; 2 if it has, in one array alone, and the row after a run
+            goes to the place after it. Then consecutive rows at consecutive places are one run. Else 0.
 
     Returns the pieces of frames, those of patches or None, and int64 ``(k, 2)``: the samples with fewer steps before
     them than are wanted, and how many each has; or None if chunks of the rows' streams differ in size or codec.
 
-    Pieces are int64 ``(m, 12)``: place in the batch, step in it, row in the chunk, rows, chunk, group of environments,
-    stream, file or slot, of one on disk offset, below 0 if the chunk is missing, and bytes, and two more. They are
-    given as those on disk, in the order of their chunks; the stream and shard of each file; those in RAM; those that
+    Pieces are int64 ``(m, 13)``: place in the batch, step in it, row in the chunk, rows, chunk, group of environments,
+    stream, file or slot, of one on disk offset, below 0 if the chunk is missing, and bytes, the places that its run of
+    rows fills, and two more. They are given as those on disk, in the order of their chunks; the stream and shard of each file; those in RAM; those that
     wait for a commit; and whether a chunk is missing.
     """
     cdef plan_found found
@@ -298,6 +300,7 @@ def frames(Logs logs not None, Chunks rows not None, Chunks patches not None, cn
             return None
     room = room_for(&found, plan_most(rows.facts, count, n, first_step, last_step), n)
     logs.look()
+    found.runs = runs
     if not plan_frames(logs.streams, rows.facts, patches.facts, count, of, to, n, first_step, last_step, &found):
         raise IndexError("a row is not in its stream's window, or has no next one")
     of_patches = part_of(&found, room[0], 1) if found.ends[2 * KINDS - 1] > found.ends[KINDS - 1] else None

@@ -13,18 +13,28 @@ bool target_holds(const batch_target *target) {
         && target->chunk_rows <= INT64_MAX / target->row_bytes;
 }
 
+/* Return how many steps the run of a piece has. */
+static int64_t steps_of(const batch_piece *piece, const batch_target *target) {
+    return piece->places - 1 + target->width / target->row_bytes + (target->following != NULL);
+}
+
 bool piece_fits(const batch_piece *piece, const batch_target *target) {
-    if (piece->place < 0 || piece->place >= target->places || piece->step < 0 || piece->row < 0 || piece->rows < 1)
+    if (piece->place < 0 || piece->places < 1 || piece->places > target->places - piece->place || piece->step < 0
+        || piece->row < 0 || piece->rows < 1)
         return false;
-    int64_t steps = target->width / target->row_bytes + (target->following != NULL);
-    return piece->rows <= steps - piece->step && piece->rows <= target->chunk_rows - piece->row;
+    return piece->rows <= steps_of(piece, target) - piece->step && piece->rows <= target->chunk_rows - piece->row;
+}
+
+/* Return how many rows of a piece only `following` has: its last one, if that is the last step of all. */
+static int64_t in_following_alone(const batch_piece *piece, const batch_target *target) {
+    return target->following && piece->step + piece->rows == steps_of(piece, target);
 }
 
 void piece_put(const batch_piece *piece, const uint8_t *values, const batch_target *target) {
     int64_t size = target->row_bytes, step = piece->step, rows = piece->rows;
-    int64_t start = piece->place * target->width, there = least_int(rows * size, target->width - step * size);
+    int64_t start = piece->place * target->width, there = rows - in_following_alone(piece, target);
     if (there > 0)
-        copy_value(target->out + start + step * size, values, there);
+        copy_value(target->out + start + step * size, values, there * size);
     if (target->following) {
         int64_t skipped = step == 0;
         if (rows > skipped)
@@ -55,14 +65,15 @@ static bool unpack(const cache_slot *of, int64_t row, int64_t rows, int64_t row_
 }
 
 static bool take_packed(const cache_slot *of, const batch_piece *piece, const batch_target *target) {
-    int64_t size = target->row_bytes, steps = target->width / size, start = piece->place * target->width;
+    int64_t size = target->row_bytes, start = piece->place * target->width;
+    int64_t there = piece->rows - in_following_alone(piece, target);
     for (int64_t row = 0; row < piece->rows; row++) {
         int64_t step = piece->step + row;
         uint8_t *after = target->following ? target->following + start + (step - 1) * size : NULL;
-        uint8_t *to = step < steps ? target->out + start + step * size : after;
+        uint8_t *to = row < there ? target->out + start + step * size : after;
         if (!unpack(of, piece->row + row, target->chunk_rows, size, to))
             return false;
-        if (after && step > 0 && step < steps)
+        if (after && step > 0 && row < there)
             memcpy(after, to, (size_t)size);
     }
     return true;

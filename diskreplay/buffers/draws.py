@@ -19,6 +19,7 @@ from diskreplay.index.log import NEVER
 from diskreplay.native import core
 from diskreplay.reading import in_core as reading
 from diskreplay.reading.open_stream import OpenStream
+from diskreplay.reading.out import Out
 from diskreplay.reading.reads import Reads
 from diskreplay.sampling import in_core
 from diskreplay.sampling.composed import with_parts
@@ -28,10 +29,14 @@ from diskreplay.sampling.window import Prioritized, Sampler, Standings, checked_
 from diskreplay.schema.columns import REWARD
 from diskreplay.schema.ids import Ids
 from diskreplay.views.batch import SomeBatch
+from diskreplay.views.padded_episodes import PaddedEpisodes
 from diskreplay.views.sequence import Sequence
 from diskreplay.views.sequence import maker as maker_of_sequences
 from diskreplay.views.transition import Transition, maker
 from diskreplay.views.view import Explains, View
+
+OUT = ""
+"""The key of the last step of all in :attr:`.reads.Reads.last`; no column has this name."""
 
 Drawn = tuple[Ids, NDArray[np.float32]]
 """Ids that were drawn, and their weights."""
@@ -83,6 +88,8 @@ class Draws(Generic[SomeBatch]):
     def shown(self, shown: View[SomeBatch]) -> None:
         self._shown = shown
         self._batches = self._in_core()
+        self._like: SomeBatch | None = None
+        """A batch of no items."""
 
     def _in_core(self) -> core.Batches | None:
         """Return what makes whole batches in the core, or None if view or columns are not ordinary."""
@@ -100,16 +107,33 @@ class Draws(Generic[SomeBatch]):
             return None
         return core.Batches(self._gate, self._streams, draw, n_step, gamma, sequence, made, self.told)
 
+    def out(self, given: Any, batch_size: int, engine: Engine) -> Out:
+        """Return the caller's arrays for a batch; raise InputError if the batch is not like those of the view."""
+        if self._like is None:
+            self._like = engine.read(self.draft_ids, np.empty(0, np.int64))
+        like, view, schema = self._like, self.shown, self._schema
+        if type(given) is not type(like):
+            raise InputError(f"out must be a {type(like).__name__}, got {type(given).__name__}")
+        direct, why_apart = type(view) in (Sequence, PaddedEpisodes), None
+        if not direct:
+            why_apart = f"{view!r} shows no consecutive steps"
+        elif getattr(view, "across", False):
+            why_apart = "with across=True an episode's last next_obs is not the next step's obs"
+        elif schema.continuity != "observations":
+            why_apart = "with continuity='flags' a next_obs need not be the next step's obs"
+        is_plain = direct or (type(view) is Transition and view.n_step == 1)
+        return Out(vars(given), vars(like), batch_size, is_plain, why_apart)
+
     def update_at_once(self, index: Any, priorities: Any) -> bool:
         """Have one call of the core do :meth:`update`; return False, with nothing changed, if it cannot."""
         return self._batches is not None and self._batches.update(index, priorities)
 
-    def at_once(self, batch_size: int) -> SomeBatch | Drawn | None:
+    def at_once(self, batch_size: int, draw_only: bool = False) -> SomeBatch | Drawn | None:
         """Return a batch that one call of the core has drawn, or ids and weights alone for :meth:`draft_drawn`.
 
         None, with nothing changed, if :meth:`draft` must draw it.
         """
-        return None if self._batches is None else self._batches.sample(batch_size)
+        return None if self._batches is None else self._batches.sample(batch_size, draw_only)
 
     def get_at_once(self, ids: Ids) -> SomeBatch | None:
         """Return the batch that one call of the core makes of the items that ids name; None for :meth:`draft_ids`."""
@@ -123,6 +147,14 @@ class Draws(Generic[SomeBatch]):
         return self.shown.draft(self._schema, self._streams.all, ids, weights, self._rng, reads)
 
     # Drafts of batches, as `Engine.read` takes them
+
+    def draft_into(self, out: Out, draft: Callable[..., SomeBatch], *args: Any) -> None:
+        """Draw a batch by another draft, and have it read into the caller's arrays."""
+        reads: Reads = args[-1]
+        out.begin()
+        reads.out = out
+        out.take(vars(draft(*args)))
+        reads.last[OUT] = out
 
     def draft(self, batch_size: int, reads: Reads) -> SomeBatch:
         """Return as many items as asked for, drawn by the sampler; raise NotEnoughDataError if fewer are held."""

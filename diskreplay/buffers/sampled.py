@@ -146,21 +146,33 @@ class SampledBuffer(StoredBuffer, Generic[SomeBatch]):
 
     # Sampling
 
-    def sample(self, batch_size: int, *, within: Selection | None = None) -> SomeBatch:
+    def sample(self, batch_size: int, *, within: Selection | None = None, out: Any = None) -> SomeBatch:
         """Return a batch of ``batch_size`` transitions.
 
         Args:
             batch_size: the number of transitions.
             within: episodes to keep to, of :meth:`select`: their transitions are drawn uniformly, with replacement and
                 weights of one, whatever the sampler is.
+            out: a batch to fill and return: one that this buffer gave, of as many transitions, or arrays like its. What
+                it held is lost, also where reading fails. In a batch of sequences ``next_obs`` may be ``obs`` one step
+                later, see :meth:`SequenceBatch.overlapped`.
 
         Raises:
             InputError: for a selection of another buffer, or from before a checkpoint was returned to; for any where
-                the sampler counts draws of groups.
+                the sampler counts draws of groups. Where an array of ``out`` has another shape or dtype, is read-only,
+                or shares memory with another, and where the store has ragged columns. Nothing was drawn.
             NotEnoughDataError: when fewer are in the buffer.
             CorruptionError: when a chunk on disk is damaged; names the place.
         """
         engine, draws = self.engine, self.draws
+        if out is not None:
+            given = draws.out(out, batch_size := check_count("batch_size", batch_size), engine)
+            drawn = draws.at_once(batch_size, draw_only=True) if within is None else None
+            draft = (draws.draft_drawn, [drawn]) if drawn is not None else (draws.draft,)
+            draft = (*draft, batch_size) if within is None else (draws.draft_within, batch_size, within)
+            engine.read(draws.draft_into, given, *draft)
+            found: SomeBatch = out
+            return found
         made = draws.at_once(batch_size) if within is None else None
         if isinstance(made, tuple):
             return engine.read(draws.draft_drawn, [made], batch_size)

@@ -149,7 +149,7 @@ class Chunks:
     ) -> int: ...  # fmt: skip
 
 def frames(
-    logs: Logs, rows: Chunks, patches: Chunks, ids: Ints, place: Ints, first_step: int, last_step: int, /
+    logs: Logs, rows: Chunks, patches: Chunks, ids: Ints, place: Ints, first_step: int, last_step: int, runs: int, /
 ) -> tuple[Found, Found | None, Ints] | None: ...
 
 class Frames:
@@ -185,7 +185,7 @@ class Batches:
         self, gate: Gate, streams: Any, draw: Draw, n_step: int, gamma: float,
         sequence: tuple[int, int, int, bool] | None, made: Callable[[list[Any]], Any], told: Told, /,
     ) -> None: ...  # fmt: skip
-    def sample(self, size: int, /) -> Any: ...
+    def sample(self, size: int, draw_only: bool = False, /) -> Any: ...
     def get(self, ids: Ints, /) -> Any: ...
     def update(self, index: object, errors: object, /) -> bool: ...
 

@@ -1,8 +1,8 @@
 """The large output arrays, whose memory is used again once no caller holds it.
 
 Fresh memory from the system costs a page fault every few kB, which is a good part of the time of a batch of frames. So
-the last few blocks are kept. A block is given out again once its reference count says that every array, view and tensor
-over it is gone.
+blocks are kept. A block is given out again once its reference count says that every array, view and tensor over it is
+gone. So the batches of a loader go round, however many wait, and each is the caller's as long as he holds it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from numpy.typing import DTypeLike, NDArray
 
 LEAST_BYTES = 1 << 17
 KEPT = 8
-
+"""The most blocks that are kept although nobody holds them."""
+MOST = 64
+"""The most blocks that are looked at; what else is given out is freed when it is no longer held."""
 
 _blocks: list[NDArray[np.uint8]] = []
 """The blocks, the one that was given out last at the end."""
@@ -30,22 +32,25 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     size = math.prod(shape) * dtype.itemsize
     if size < LEAST_BYTES or not _counted:
         return np.empty(shape, dtype)
-    blocks, found = _blocks, None
+    blocks, found, unused = _blocks, None, 0
     for _ in range(len(blocks)):
         # Taken out of the list meanwhile, because a signal's handler or another thread may ask for a block, too.
         try:
-            block = blocks.pop(0)
+            block = blocks.pop()
         except IndexError:
             break
-        # Two references: this name and the argument.
-        if block.nbytes == size and sys.getrefcount(block) == 2:
-            found = block
-            break
-        blocks.append(block)
+        if sys.getrefcount(block) == 2:  # this name and the argument
+            if found is None and block.nbytes == size:
+                found = block
+                continue
+            unused += 1
+            if unused > KEPT:
+                continue
+        blocks.insert(0, block)
     if found is None:
         found = np.empty(size, np.uint8)
     made: NDArray[Any] = np.ndarray(shape, dtype, found)  # from here on the block's count says that it is in use
-    if len(blocks) >= KEPT:
-        del blocks[: len(blocks) + 1 - KEPT]
+    if len(blocks) >= MOST:
+        del blocks[: len(blocks) + 1 - MOST]
     blocks.append(found)
     return made

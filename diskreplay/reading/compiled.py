@@ -27,8 +27,8 @@ Read = Callable[[int, int], int]
 
 LEAST_PIECES = 32
 """The fewest pieces that are worth a thread of their own."""
-LEAST_HITS = 128
-"""The fewest pieces that are worth a thread of their own if their chunks are cached."""
+LEAST_HITS = 256
+"""The fewest rows that are worth a thread of their own if their chunks are cached."""
 
 
 NOWAIT = getattr(os, "RWF_NOWAIT", 0)
@@ -62,7 +62,7 @@ CALLS = calls(FOUND)
 
 
 def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], files: Sequence[Readable]) -> Read | None:
-    """Return a function that reads pieces ``(n, 12)`` on disk into ``out``, or None if Python must read them."""
+    """Return a function that reads pieces ``(n, 13)`` on disk into ``out``, or None if Python must read them."""
     descriptors = [file.descriptor() for file in files]
     called, given = CALLS, column.column
     if called is None or None in descriptors:
@@ -81,8 +81,8 @@ def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], files: 
 
 
 def take(chunks: core.Chunks, pieces: NDArray[np.int64], out: Target) -> int:
-    """Copy pieces ``(n, 12)`` of chunks in RAM, and return how many of these were kept as runs."""
-    borders, counts = _even(0, len(pieces), LEAST_HITS), []
+    """Copy pieces ``(n, 13)`` of chunks in RAM, and return how many of these were kept as runs."""
+    borders, counts = _even(0, len(pieces), int(pieces[:, 3].sum()) // LEAST_HITS), []
     row_bytes, arrays = chunks.columns[pieces[0, 6]].column.item_bytes, out.bytes
 
     def copy(begin: int, end: int) -> int:
@@ -112,15 +112,15 @@ def pack(rows: NDArray[np.uint8], key: NDArray[np.uint8], most: int) -> NDArray[
         return block[:size].copy() if size else None
 
 
-def _even(begin: int, end: int, least: int) -> list[int]:
-    """Return the borders of one part for each thread, or fewer parts if one would have fewer than ``least`` entries."""
-    parts = max(1, min(background.THREADS, (end - begin) // least))
+def _even(begin: int, end: int, most: int) -> list[int]:
+    """Return the borders of one part for each thread, but of at most so many parts."""
+    parts = max(1, min(background.THREADS, most))
     return [begin + (end - begin) * part // parts for part in range(parts + 1)]
 
 
 def _borders(begin: int, end: int, pieces: NDArray[np.int64]) -> list[int]:
     """Return borders as :func:`_even` does, moved to where chunks begin, so that only one thread decodes a chunk."""
-    borders = _even(begin, end, LEAST_PIECES)
+    borders = _even(begin, end, (end - begin) // LEAST_PIECES)
     for part in range(1, len(borders) - 1):
         at = max(borders[part], borders[part - 1])
         while at < end and (pieces[at, 4:7] == pieces[at - 1, 4:7]).all():

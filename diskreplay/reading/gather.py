@@ -31,7 +31,7 @@ from diskreplay.storage import files as fs
 from diskreplay.storage.column import ColumnReader
 
 Pieces = NDArray[np.int64]
-"""Pieces ``(n, 12)``, as ``frames`` of the core gives them."""
+"""Pieces ``(n, 13)``, as ``frames`` of the core gives them."""
 Piece = tuple[list[int], bytes | None]
 """The numbers of a piece, and the bytes of its chunk, None if they are on disk."""
 
@@ -110,7 +110,7 @@ def _copy_waiting(columns: Sequence[ColumnReader], pieces: Pieces, out: Target) 
     """Copy pieces of chunks that wait for a commit, and return those that must be decoded first."""
     encoded: list[Piece] = []
     for numbers in pieces.tolist():
-        place, step, row, rows, chunk, group, at, *_ = numbers
+        place, step, row, rows, chunk, group, at, _, _, _, places, *_ = numbers
         column = columns[at]
         waiting = column.held(chunk)
         values = waiting.values  # read once: a commit may replace it by its bytes right now
@@ -118,7 +118,7 @@ def _copy_waiting(columns: Sequence[ColumnReader], pieces: Pieces, out: Target) 
             encoded.append((numbers, waiting.encoded[group]))
         else:
             flat = values.reshape(column.groups, column.chunk_items, *column.column.shape)
-            out.put(place, step, flat[group, row : row + rows])
+            out.put(place, step, flat[group, row : row + rows], places)
     return encoded
 
 
@@ -180,7 +180,7 @@ def _read(plan: Plan, pieces: Iterable[Piece], cache: ChunkCache) -> None:
     like, before = plan.columns[next(iter(plan.complete))], (-1, -1, -1)
     with scratch(like.decoded_bytes) as room:
         values = room[: like.decoded_bytes].view(like.column.dtype).reshape(like.chunk_items, *like.column.shape)
-        for (place, step, row, rows, chunk, group, stream, file, offset, size, *_), encoded in pieces:
+        for (place, step, row, rows, chunk, group, stream, file, offset, size, places, *_), encoded in pieces:
             if before != (stream, chunk, group):
                 before = stream, chunk, group
                 column = plan.columns[stream]
@@ -190,7 +190,7 @@ def _read(plan: Plan, pieces: Iterable[Piece], cache: ChunkCache) -> None:
                     chunks.decode(column.column.codec, encoded, values)
                 if chunk < plan.complete[stream]:
                     cache.put(column, chunk, group, values)
-            plan.out.put(place, step, values[row : row + rows])
+            plan.out.put(place, step, values[row : row + rows], places)
 
 
 def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> None:

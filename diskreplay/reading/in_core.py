@@ -48,7 +48,7 @@ def rows(schema: Schema, where: Addresses) -> core.Rows | None:
             places.append(place)
     places += [order.index(name) for name in leaves] + [len(order) + list(stacks).index(name) for name in leaves]
     shown = [_frames(schema.column(name), stacks[name], where) for name in leaves]
-    most_size = 2 * compiled.LEAST_HITS if leaves and background.THREADS > 1 else MOST_BYTES
+    most_size = compiled.LEAST_HITS if leaves and background.THREADS > 1 else MOST_BYTES
     return core.Rows(where.logs, columns, shown, places, VALID, MOST_BYTES, most_size)
 
 

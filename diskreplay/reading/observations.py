@@ -37,7 +37,8 @@ def fill(
         return
     rows = where.chunks(name)
     patches = where.chunks(name, patches=True) if last_step == 1 else rows
-    found = core.frames(where.logs, rows, patches, ids, place, first_step, last_step)
+    runs = 0 if out.first.shape[1] > 1 else 1 if last_step == first_step or out.following is not None else 2
+    found = core.frames(where.logs, rows, patches, ids, place, first_step, last_step, runs)
     if found is None:  # chunks of different sizes or codecs are not read together
         for number in set(stream_of(ids).tolist()):
             here = np.flatnonzero(stream_of(ids) == number)

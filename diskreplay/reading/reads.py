@@ -12,6 +12,7 @@ from diskreplay.native import core
 from diskreplay.reading import blocks, gather
 from diskreplay.reading.addresses import Addresses
 from diskreplay.reading.cache import ChunkCache
+from diskreplay.reading.out import Out
 from diskreplay.reading.target import Target
 from diskreplay.schema.columns import REWARD
 from diskreplay.schema.ids import Ids
@@ -50,8 +51,10 @@ class Reads:
         """Those of the streams; a caller may replace them before the batch is planned."""
         self.forms = forms
         self.reward = reward
+        self.out: Out | None = None
+        """The arrays that the caller gave for the batch."""
         self.last: dict[str, LastStep] = {}
-        """What is done after all steps, by column: the frames of video columns are decoded."""
+        """What is done after all steps: the frames of video columns are decoded, then the caller's arrays filled."""
         self._steps: list[Callable[[], None]] = []
         self._plans: list[list[gather.Plan]] = []
         """The plans of the columns, each in the parts in which it is read.

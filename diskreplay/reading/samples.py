@@ -182,6 +182,10 @@ class Samples:
         column, stack = self.schema.obs_columns[leaf], self.schema.stacks[leaf] if stacked else Stack()
         if stack.frames == 1 and (column.name in self.schema.ragged or self._is_held(column.name)):
             return self.values(column), self.next_values(leaf)
+        as_read = self.reads.out if stack.frames == 1 or stack.axis != -1 else None
+        given = None if as_read is None else as_read.block(leaf, (stack.frames, *column.shape))
+        if given is not None:
+            return self._overlapping(column, stack, *given)
         if observations.odd_stacks(self._streams, stack, self.ids):
             return self.current(leaf), self.observe_next(leaf)
         shape = (self.size, stack.frames, *column.shape)
@@ -189,10 +193,28 @@ class Samples:
             block = self._empty((self.size, stack.frames + 1, *column.shape), column.dtype)
             out, obs, following = Target(block), block[:, :-1], block[:, 1:]
         else:
-            obs, following = self._empty(shape, column.dtype), self._empty(shape, column.dtype)
-            out = Target(obs, following)
+            both = None if as_read is None else as_read.pair(leaf, shape[1:])
+            obs, following = both or (self.reads.empty(shape, column.dtype), self.reads.empty(shape, column.dtype))
+            out = Target(self._padded(obs), self._padded(following))
         self._fill(column, out, 1 - stack.frames, 1)
         return self._layout(obs, stack), self._layout(following, stack)
+
+    def _overlapping(self, column: Column, stack: Stack, block: Array, steps: int) -> tuple[Array, Array]:
+        """Fill rows ``(items * (steps + 1), ...)`` of items, each with the next observation of its last step behind it.
+
+        Returns arrays that stand for observations and next observations, without their values.
+        """
+        place = self.place + self.place // steps
+        last = np.flatnonzero(np.diff(place, append=-1) != 1)
+        absent = np.ones(len(block), bool)
+        absent[place] = absent[place[last] + 1] = False
+        block[absent] = 0
+        single, older, given = stack.frames == 1, 1 - stack.frames, (self.reads, self._where, column.name)
+        observations.fill(*given, Target(block), self.ids, place, older, int(single))
+        if not single:
+            observations.fill_next(*given, stack, Target(block), self.ids[last], place[last] + 1)
+        empty = np.broadcast_to(np.zeros((), column.dtype), (self.size, stack.frames, *column.shape))
+        return self._layout(empty, stack), self._layout(empty, stack)
 
     def current(self, leaf: int) -> Array:
         """Return observations of a leaf at the rows."""
@@ -257,7 +279,10 @@ class Samples:
         return out
 
     def _empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        out = self.reads.empty(shape, dtype)
+        return self._padded(self.reads.empty(shape, dtype))
+
+    def _padded(self, out: Array) -> Array:
+        """Return an array with zeros at the places without a row."""
         if self._partial:
             absent = np.ones(self.size, bool)
             for _, place, _, _ in self.groups:

@@ -36,12 +36,13 @@ class Target:
         """The arrays, which are contiguous and not empty, as bytes, ``(batch, frames * row_bytes)``."""
         return [np.ndarray((len(array), array.nbytes // len(array)), np.uint8, array) for array in self.arrays]
 
-    def put(self, place: int, step: int, values: Array) -> None:
-        """Put consecutive steps ``(n, *shape)`` of one sample."""
+    def put(self, place: int, step: int, values: Array, places: int = 1) -> None:
+        """Put consecutive steps ``(n, *shape)`` of one sample, or of samples that are a run, one step each."""
         for shift, array in enumerate(self.arrays):
             low = max(step, shift)
-            high = max(low, min(step + len(values), shift + array.shape[1]))
-            array[place, low - shift : high - shift] = values[low - step : high - step]
+            high = max(low, min(step + len(values), shift + array.shape[1] + places - 1))
+            steps = array[place] if places == 1 else array[place : place + places, 0]
+            steps[low - shift : high - shift] = values[low - step : high - step]
 
     def repeat(self, place: int, count: int) -> None:
         """Set the first ``count`` steps of a sample to the value of the next step."""

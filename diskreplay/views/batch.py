@@ -175,6 +175,22 @@ class SequenceBatch(Batch):
     mask: Any
     is_first: Any
 
+    def overlapped(self) -> Self:
+        """Return a batch for ``sample(..., out=batch)`` in which ``next_obs`` is ``obs`` one step later.
+
+        Both are views of one array ``(B, T + 1, ...)``, ``batch.obs.base``, which is read once: half of the bytes are
+        written. To write into one is to write into the other. Where a short sequence ends, its last
+        ``next_obs`` stands in ``obs``, too, at the first step that ``mask`` leaves out. The other arrays are new ones
+        like those of this batch; the values of all are any.
+        """
+
+        def longer(array: Any) -> Any:
+            return np.empty((len(array), array.shape[1] + 1, *array.shape[2:]), array.dtype)
+
+        whole = map_arrays(longer, self.obs)
+        obs, next_obs = map_arrays(lambda array: array[:, :-1], whole), map_arrays(lambda array: array[:, 1:], whole)
+        return dataclasses.replace(self.map(np.empty_like), obs=obs, next_obs=next_obs)
+
 
 @dataclasses.dataclass(kw_only=True, repr=False)
 class EpisodeBatch(Batch):

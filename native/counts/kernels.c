@@ -158,7 +158,7 @@ static void take(void) {
     int64_t packed = 0, *firsts = below(BATCH, ROWS - 4), *chosen = below(BATCH, 2);
     batch_piece pieces[BATCH] = {{0}};
     for (int64_t k = 0; k < BATCH; k++)
-        pieces[k] = (batch_piece){.place = k, .row = firsts[k], .rows = 4, .slot = chosen[k]};
+        pieces[k] = (batch_piece){.place = k, .row = firsts[k], .rows = 4, .slot = chosen[k], .places = 1};
     batch_target target = {room((int64_t)4 * BATCH * FRAME), NULL, BATCH, (int64_t)4 * FRAME, ROWS, FRAME};
     check(runs_take(&slab, 1, pieces, 0, BATCH, &target, &packed) == BATCH, "runs_take");
 }

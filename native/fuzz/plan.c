@@ -10,6 +10,7 @@ static void check_pieces(const plan_found *found, const plan_column *rows, const
         const batch_piece *piece = &found->pieces[k];
         const plan_column *of = (kind < KINDS ? rows : patches) + piece->stream;
         check(piece->kind == kind && piece->place >= 0 && piece->place < n && piece->step >= 0 && piece->rows > 0);
+        check(piece->places > 0 && piece->place + piece->places <= n + (found->runs == ONE_MORE));
         check(piece->row >= 0 && piece->row + piece->rows <= of->chunk_rows * of->chunk_envs);
         check(piece->group >= 0 && piece->group < of->groups);
         if (kind % KINDS == ON_DISK) {
@@ -45,8 +46,12 @@ static void free_found(plan_found *found) {
 static void plan(
     input *from, const plan_stream *streams, const plan_column *rows, const plan_column *patches, int64_t count,
     const int64_t *ids, const int64_t *place, int64_t n) {
+    static const int64_t rising[] = {0, 1, 2, 3};
     int64_t first_step = between(from, -3, 1), last_step = first_step == 1 ? 1 : between(from, 0, 1);
     plan_found found = room_of(plan_most(rows, count, n, first_step, last_step), n);
+    found.runs = first_step < 0 ? NO_RUNS : between(from, NO_RUNS, first_step < last_step ? ONE_MORE : ONE_PLACE_EACH);
+    if (found.runs)
+        place = rising;
     if (plan_frames(streams, rows, patches, count, ids, place, n, first_step, last_step, &found))
         check_pieces(&found, rows, patches, n);
     free_found(&found);

@@ -94,6 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         pieces[at].slot = whole ? 0 : forged(&from, 0, 1);
         pieces[at].offset = whole ? 0 : forged(&from, 0, 9);
         pieces[at].size = whole ? file_bytes : forged(&from, 0, 200);
+        pieces[at].places = whole ? between(&from, 1, 2) : forged(&from, 0, 4);
     }
     read_calls calls = {
         answer & 8 ? NULL : lz4, answer & 16 ? NULL : lz4_partial, blosc, pread_some, answer & 32 ? NULL : preadv2_some,

@@ -17,7 +17,7 @@ static void take(input *from, const cache_slot *slot, int64_t chunk_rows, int64_
     batch_piece *pieces = (batch_piece *)forged_numbers(from, NUMBERS * count, 0, 4);
     for (int64_t at = 0; at < count; at++)
         if (between(from, 0, 7))
-            pieces[at].stream = pieces[at].slot = 0;
+            pieces[at].stream = pieces[at].slot = 0, pieces[at].places = between(from, 1, 2);
     cache_slab slab = {slot, 1};
     int64_t done = runs_take(&slab, slab_count, pieces, 0, count, &target, &packed);
     check(done >= 0 && done <= count && packed <= count);
@@ -36,7 +36,7 @@ static void pack_and_take(const uint8_t *rows, int64_t count, int64_t row_bytes,
     runs_majority(rows, count, row_bytes, made, votes);
     check(runs_pack(rows, count, row_bytes, key, block, size) == size);
     check(runs_pack(rows, count, row_bytes, key, small, size - 1) == 0);
-    batch_piece piece = {.rows = count};
+    batch_piece piece = {.rows = count, .places = 1};
     batch_target target = {out, NULL, 1, count * row_bytes, count, row_bytes};
     cache_slot slot = {block, size, key, 0, 0};
     cache_slab slab = {&slot, 1};

@@ -19,6 +19,8 @@ from helpers.view_model import content
 import diskreplay as dr
 from diskreplay.buffers.draws import Draws
 from diskreplay.errors import DiskReplayError
+from diskreplay.process import background
+from diskreplay.reading import compiled
 from diskreplay.reading.in_core import MOST_ARRAYS
 from diskreplay.sampling.window import Prioritized
 
@@ -199,6 +201,23 @@ def test_sequences_are_the_same_both_ways(tmp_path: pathlib.Path, config: Config
         programs[1].run(40)
     assert programs[0].found == programs[1].found
     assert sum(done) > (len(done) / 6 if config in KINDS else 0)
+
+
+@pytest.mark.long(quick=3)
+@pytest.mark.parametrize("config", [CACHED[0], CACHED[4]], ids=repr)
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: repr(sampler()))
+def test_what_several_threads_copy_is_drawn_the_same_both_ways(
+    tmp_path: pathlib.Path, config: Config, sampler: Any
+) -> None:
+    programs = [Program(config, str(tmp_path / way), sampler, share=0.02) for way in ("core", "python")]
+    drafts = mock.patch.object(Draws, "draft_drawn", autospec=True, side_effect=Draws.draft_drawn)
+    several = mock.patch.object(background, "THREADS", 2), mock.patch.object(compiled, "LEAST_HITS", 2)
+    with drafts as drafted, several[0], several[1]:
+        programs[0].run(25)
+    with by_python():
+        programs[1].run(25)
+    assert programs[0].found == programs[1].found
+    assert any(isinstance(call.args[2], int) and call.args[2] > 2 for call in drafted.call_args_list)
 
 
 @pytest.mark.parametrize(

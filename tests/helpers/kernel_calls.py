@@ -66,7 +66,7 @@ class KernelCall(NamedTuple):
 Made = Callable[[], KernelCall]
 CALLS: dict[str, Made] = {}
 """The calls by the names of the functions; that of a method begins with its class, as ``tree_``."""
-TWICE = {"row_begin", "row_held", "ranked_follow", "ranked_draw", "ranked_update"}
+TWICE = {"batches_draw", "row_begin", "row_held", "ranked_follow", "ranked_draw", "ranked_update"}
 """A second call of a function."""
 WITHOUT = {
     "to_slots",
@@ -319,6 +319,7 @@ def frames() -> KernelCall:
         "place": np.arange(5),
         "first_step": -3,
         "last_step": 1,
+        "runs": 0,
     }
     return KernelCall(core.frames, given)
 
@@ -331,8 +332,9 @@ def chunks_rows() -> KernelCall:
 
 def of_chunk() -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """A chunk of 8 rows of 16 bytes, pieces of a row and the next one, and arrays for both."""
-    rows, pieces = np.arange(128, dtype=np.uint8).reshape(8, 16), np.zeros((PIECES, 12), np.int64)
+    rows, pieces = np.arange(128, dtype=np.uint8).reshape(8, 16), np.zeros((PIECES, 13), np.int64)
     pieces[:, 0], pieces[:, 2], pieces[:, 3] = np.arange(PIECES), np.arange(PIECES) % 7, 2
+    pieces[:, 10] = 1
     return rows, pieces, {name: np.zeros((PIECES, 16), np.uint8) for name in ("out", "following")}
 
 
@@ -442,6 +444,12 @@ def batches() -> tuple[core.Batches, Callable[[], object]]:
 def batches_sample() -> KernelCall:
     drawn, state = batches()
     return KernelCall(drawn.sample, {"size": 6}, state=state)
+
+
+@one
+def batches_draw() -> KernelCall:
+    drawn, state = batches()
+    return KernelCall(drawn.sample, {"size": 6, "draw_only": True}, state=state)
 
 
 @one

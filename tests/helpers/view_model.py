@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -211,6 +212,38 @@ def _check_field(got: Any, wanted: list[list[Any]], what: str) -> None:
                 assert not any(got[at, step].tobytes()), f"{what} of item {at}, step {step}: no step, and no zeros"
             else:
                 assert same(got[at, step], want), f"{what} of item {at}, step {step}: {got[at, step]}, not {want}"
+
+
+# Arrays that are given
+
+
+def outs(batch: Any, view: Any) -> Iterator[Any]:
+    """Batches for ``out=`` like one, of any values; one has next observations in the same memory, where that can be."""
+    made = batch.map(lambda array: np.frombuffer(bytearray(b"\5" * array.nbytes), array.dtype).reshape(array.shape))
+    yield made
+    if isinstance(view, dr.Sequence | dr.PaddedEpisodes) and not getattr(view, "across", False):
+        overlapped: Any = dr.SequenceBatch.overlapped(made)
+        for leaf in flat(overlapped.obs):
+            leaf.base.reshape(-1).view(np.uint8)[...] = 5
+        yield overlapped
+
+
+def check_out(out: Any, batch: Any) -> None:
+    """It shows what another batch of the same items shows."""
+    if not any(np.shares_memory(*both) for both in zip(flat(out.obs), flat(out.next_obs), strict=False)):
+        assert content(out) == content(batch)
+        return
+    there = np.pad(out.mask, ((0, 0), (0, 1))) | np.pad(out.mask, ((0, 0), (1, 0)))
+    assert not any(leaf.base[~there].any() for leaf in flat(out.obs))
+    shown = {}
+    for name in ("obs", "next_obs"):
+        parts: list[Any] = []
+        for leaf in flat(getattr(out, name)):
+            parts.append(leaf.copy())
+            parts[-1][~out.mask] = 0
+        assert all(same(*both) for both in zip(parts, flat(getattr(batch, name)), strict=True))
+        shown[name] = None
+    assert content(dataclasses.replace(out, **shown)) == content(dataclasses.replace(batch, **shown))
 
 
 # Windows by time

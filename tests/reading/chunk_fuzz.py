@@ -85,7 +85,7 @@ def main() -> None:
         with file.open("rb") as opened:
             done = core.read(
                 compiled.CALLS, np.array([opened.fileno()]),
-                np.array([[0, 0, row, taken, 0, 0, 0, 0, 0, len(data), 0, 0]]),
+                np.array([[0, 0, row, taken, 0, 0, 0, 0, 0, len(data), 1, 0, 0]]),
                 0, 1, rows, width, codec.name == "none", encoded, decoded, out,
             )  # fmt: skip
         assert intact(around_encoded), f"{number}: it wrote beside the encoded chunk"

@@ -114,7 +114,9 @@ def one(rng: np.random.Generator) -> bool:
     of_rows, of_patches = (chunks_of(*map(list, zip(*each, strict=True))) for each in (rows, patches))
     seen = core.Logs(logs, "start", "next")
     try:
-        found = core.frames(seen, of_rows, of_patches, ids, np.arange(size), first_step, last_step)
+        found = core.frames(
+            seen, of_rows, of_patches, ids, np.arange(size), first_step, last_step, int(first_step >= 0)
+        )
     except IndexError:
         return False
     if found is None:

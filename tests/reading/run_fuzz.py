@@ -22,9 +22,9 @@ def take(
     """All rows of a block, as single steps; and whether all were taken."""
     facts = between_guards(np.array([[block.ctypes.data, block.nbytes, key.ctypes.data, 0, 0]]), at_end)
     chunks = blocks_of([facts], count)
-    pieces = np.zeros((count, 12), np.int64)
+    pieces = np.zeros((count, 13), np.int64)
     pieces[:, 0] = pieces[:, 2] = np.arange(count)
-    pieces[:, 3] = 1
+    pieces[:, 3] = pieces[:, 10] = 1
     out = between_guards(np.full((count, width), 7, np.uint8), at_end)
     packed = np.zeros(1, np.int64)
     done = chunks.take(pieces, 0, count, width, packed, True, out)
@@ -34,7 +34,7 @@ def take(
     first, following = (between_guards(np.zeros((1, length * width), np.uint8), at_end) for _ in range(2))
     begin = int(rng.integers(0, count - length + 1))
     here = min(count - begin, length + 1)
-    piece = np.array([[0, 0, begin, here, *[0] * 8]])
+    piece = np.array([[0, 0, begin, here, *[0] * 6, 1, 0, 0]])
     if chunks.take(piece, 0, 1, width, packed, True, first, following) and done == count:
         both = out[begin : begin + here]
         assert (first[0, : here * width] == both[:length].reshape(-1)[: here * width]).all()

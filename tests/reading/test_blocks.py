@@ -1,5 +1,6 @@
 """Memory for batches is used again, and never given to two at once."""
 
+import collections
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -33,9 +34,23 @@ def test_a_block_is_given_out_again_once_nobody_holds_it() -> None:
 
 
 def test_only_some_are_kept() -> None:
-    held = [blocks.empty((SHAPE[0] + 8 * more,), np.uint8) for more in range(3 * blocks.KEPT)]
-    assert len({one.ctypes.data for one in held}) == 3 * blocks.KEPT
-    assert len(blocks._blocks) == blocks.KEPT
+    held = [blocks.empty((SHAPE[0] + 8 * more,), np.uint8) for more in range(blocks.MOST + 3)]
+    assert len({one.ctypes.data for one in held}) == blocks.MOST + 3
+    assert len(blocks._blocks) == blocks.MOST
+    held.clear()
+    newest = [block.nbytes for block in blocks._blocks[-blocks.KEPT :]]
+    blocks.empty(SHAPE, np.uint8)
+    assert [block.nbytes for block in blocks._blocks] == [*newest, SHAPE[0]]
+
+
+def test_batches_that_wait_in_a_row_go_round() -> None:
+    """As those of a loader do, of which more wait than blocks are kept when nobody holds them."""
+    waiting = collections.deque(blocks.empty(SHAPE, np.uint8) for _ in range(2 * blocks.KEPT))
+    known = {id(block) for block in blocks._blocks}
+    for _ in range(100):
+        waiting.popleft()
+        waiting.append(blocks.empty(SHAPE, np.uint8))
+    assert {id(block) for block in blocks._blocks} == known
 
 
 def test_a_handler_that_asks_in_between_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:

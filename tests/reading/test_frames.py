@@ -35,7 +35,9 @@ Frame = tuple[str, int, int, int]
 """Whether it is a row or a patch, the stream, the row or number of the patch, and the environment."""
 
 
-def by_hand(logs: list[Any], ids: np.ndarray, place: np.ndarray, first_step: int, last_step: int) -> dict[Any, Frame]:
+def by_hand(
+    logs: list[Any], ids: np.ndarray, place: np.ndarray, first_step: int, last_step: int, runs: int
+) -> dict[Any, Frame]:
     """The frames of steps of rows, one by one, by place and step."""
     found: dict[Any, Frame] = {}
     for one, to in zip(ids.tolist(), place.tolist(), strict=True):
@@ -53,18 +55,21 @@ def by_hand(logs: list[Any], ids: np.ndarray, place: np.ndarray, first_step: int
     return found
 
 
-def told(chunks: core.Chunks, pieces: np.ndarray, lengths: list[int | None], kind: str) -> dict[Any, Frame]:
-    """The frames of pieces, by place and step."""
+def told(
+    chunks: core.Chunks, pieces: np.ndarray, lengths: list[int | None], kind: str, steps: int, runs: int
+) -> dict[Any, Frame]:
+    """The frames of pieces, by place and step. Of a run of places, each has its row and, of two steps, the next."""
     found: dict[Any, Frame] = {}
-    for place, step, first, rows, chunk, group, stream, *_ in pieces.tolist():
+    for place, step, first, rows, chunk, group, stream, _, _, _, places, *_ in pieces.tolist():
         column = chunks.columns[stream]
         envs, length = column.group_envs, column.column.chunk_rows
         if lengths[stream] is not None:
             envs, length = column.num_envs, lengths[stream]
-        for more in range(rows):
-            assert (place, step + more) not in found
-            row, env = divmod(first + more, envs)
-            found[place, step + more] = kind, stream, chunk * length + row, group * envs + env
+        for more, after in itertools.product(range(rows), range(places - (runs == 2))):
+            if 0 <= step + more - after < steps:
+                assert (place + after, step + more - after) not in found
+                row, env = divmod(first + more, envs)
+                found[place + after, step + more - after] = kind, stream, chunk * length + row, group * envs + env
     return found
 
 
@@ -93,7 +98,7 @@ def counted() -> Iterator[list[bool]]:
             frames: dict[Any, Frame] = {}
             for chunks, part, length, kind in zip((rows, patches), found, lengths, ("row", "patch"), strict=False):
                 for pieces in () if part is None else (part[0], *part[2:4]):
-                    frames |= told(chunks, pieces, length, kind)
+                    frames |= told(chunks, pieces, length, kind, given[3] - given[2] + 1, given[4])
             assert frames == by_hand(logs, *given)
         return found
 

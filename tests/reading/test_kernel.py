@@ -138,7 +138,9 @@ def test_any_pieces(
     sizes = np.array([len(data) for data in encoded])
     places = chunk % 2, (ends - sizes)[chunk], sizes[chunk]
     none = 0 * chunk
-    pieces = np.stack([rng.permutation(count), step, row, rows, chunk, none, none, *places, none, none], axis=1)
+    pieces = np.stack(
+        [rng.permutation(count), step, row, rows, chunk, none, none, *places, none + 1, none, none], axis=1
+    )
     expected = np.full((count, steps, width), 9).astype(dtype)
     frames = steps - twice
     out, following = expected[:, :frames].copy(), expected[:, 1:].copy() if twice else None
@@ -183,7 +185,9 @@ def test_pieces_that_do_not_fit_are_not_read(tmp_path: pathlib.Path, row: int, v
     values = np.arange(40, dtype=np.uint8).reshape(4, 10)
     data = chunks.encode(Codec(), values)
     (tmp_path / "chunk").write_bytes(data)
-    pieces = np.array([[0, 0, 1, 1, 0, 0, 0, 0, 0, len(data), 0, 0], [1, 2, 0, 2, 1, 0, 0, 0, 0, len(data), 0, 0]])
+    pieces = np.array(
+        [[0, 0, 1, 1, 0, 0, 0, 0, 0, len(data), 1, 0, 0], [1, 2, 0, 2, 1, 0, 0, 0, 0, len(data), 1, 0, 0]]
+    )
     pieces[1, row] = value
     for frames in (4, 3):  # with three, there is a fourth step of the following ones
         out, following = np.zeros((2, 3, 10 * frames), np.uint8)

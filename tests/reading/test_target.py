@@ -61,12 +61,14 @@ def chunks_in_ram() -> core.Chunks:
 
 
 def a_piece_for_each_place(rng: np.random.Generator) -> np.ndarray:
-    """Pieces ``(BATCH, 12)``, each from a slot."""
+    """Pieces ``(BATCH, 13)``, each from a slot."""
     row, step = rng.integers(CHUNK_ROWS, size=BATCH), rng.integers(FRAMES + 1, size=BATCH)
     rows = 1 + rng.integers(np.minimum(CHUNK_ROWS - row, FRAMES + 1 - step))
     none = np.zeros(BATCH, np.int64)
     slots, stream = rng.integers(len(SLAB) - 2, size=BATCH), rng.integers(2, size=BATCH)
-    return np.stack([rng.permutation(BATCH), step, row, rows, none, none, stream, slots, *[none] * 4], axis=1)
+    return np.stack(
+        [rng.permutation(BATCH), step, row, rows, none, none, stream, slots, *[none] * 2, none + 1, *[none] * 2], axis=1
+    )
 
 
 @pytest.mark.parametrize("helpers", [0, 3])
@@ -93,3 +95,27 @@ def test_no_piece_is_copied_that_does_not_fit() -> None:
         pieces = good.copy()
         pieces[3, part] = value
         assert chunks.take(pieces, 0, BATCH, 2 * WIDTH, np.zeros(1, np.int64), True, *two.bytes) == 3
+
+
+@given(data=st.data())
+@settings(max_examples=examples(200), deadline=None)
+def test_a_run_fills_places_one_after_another(data: st.DataObject) -> None:
+    """Each place of a run has a row and, in the other array, the one after it; nothing else is touched."""
+    twice, place, places = data.draw(st.booleans()), data.draw(st.integers(0, 2)), data.draw(st.integers(1, BATCH - 2))
+    step = data.draw(st.integers(0, places - 1 + twice))
+    row = data.draw(st.integers(0, CHUNK_ROWS - 1))
+    rows = data.draw(st.integers(1, min(CHUNK_ROWS - row, places + twice - step)))
+    expected = np.full((2, BATCH, WIDTH), -1, np.int16)
+    for at in range(step, step + rows):
+        if at < places:
+            expected[0, place + at] = SLAB[0, row + at - step]
+        if at > 0 and twice:
+            expected[1, place + at - 1] = SLAB[0, row + at - step]
+    piece = np.array([[place, step, row, rows, 0, 0, 0, 0, 0, 0, places, 0, 0]])
+    for copy in (
+        lambda target: target.put(place, step, SLAB[0, row : row + rows], places),
+        lambda target: compiled.take(chunks_in_ram(), piece, target),
+    ):
+        both = np.full((2, BATCH, 1, WIDTH), -1, np.int16)
+        copy(Target(*both) if twice else Target(both[0]))
+        np.testing.assert_array_equal(both[:, :, 0], expected)

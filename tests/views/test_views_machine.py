@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import Any
 
@@ -11,13 +12,13 @@ from helpers.configs import CONFIGS, DEFAULT_CHUNKS, WIDE, Config
 from helpers.model import Log
 from helpers.odds import chances_of
 from helpers.streams_machine import OPEN, SEEDS, Reader, StreamsMachine, Writer, frozen, set_effort
-from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, check, items, name_of, standings
+from helpers.view_model import GOAL_CONFIGS, HINDSIGHT, VIEWS, check, check_out, items, name_of, outs, standings
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 import diskreplay as dr
-from diskreplay.errors import SamplerWarning
+from diskreplay.errors import NotEnoughDataError, SamplerWarning
 from diskreplay.index.log import Standing
 
 SAMPLERS: list[Any] = [dr.Uniform, lambda: dr.Proportional(alpha=0.7), dr.RankBased]
@@ -57,6 +58,22 @@ class ViewMachine(StreamsMachine):
 
     def compare_batch(self, batch: Any, holder: Writer | Reader) -> None:
         check(batch, self.view, holder.logs())
+
+    def drawn(self, holder: Writer | Reader, size: int) -> Any:
+        """Also into arrays that are given, by the same draw if nothing was evicted meanwhile."""
+        generator = holder.buffer.engine.rng.bit_generator
+        before = generator.state
+        batch = super().drawn(holder, size)
+        after = generator.state
+        for out in () if batch is None or holder.buffer.engine.schema.ragged else outs(batch, self.view):
+            generator.state = before
+            with contextlib.suppress(NotEnoughDataError):
+                assert holder.buffer.sample(size, out=out) is out
+            if self.went_on(holder):
+                break
+            assert generator.state == after
+            check_out(out, batch)
+        return batch
 
     @rule(second=st.booleans())
     def commit(self, second: bool) -> None:

@@ -99,6 +99,7 @@ THRESHOLDS = (
     Threshold("buffers.shuffle", "SMALL_CHUNK_ROWS", 4, "a pass without large columns has several rounds"),
     Threshold("reading.blocks", "LEAST_BYTES", 64, "an output array is one that was used before"),
     Threshold("reading.blocks", "KEPT", 2, "a used output array is forgotten"),
+    Threshold("reading.blocks", "MOST", 3, "an output array in use is forgotten"),
     Threshold("index.facts", "SLACK_BYTES", 60, "dead facts are looked for, and those that live written again"),
     Threshold("index.later_values", "SLACK_BYTES", 60, "dead values are looked for, and those that live written again"),
     Threshold("reading.bytelog", "READ_BYTES", 100, "a log is read piece by piece"),
