@@ -216,8 +216,8 @@ class Samples:
         observations.fill(*given, Target(block), self.ids, place, older, int(single))
         if not single:
             observations.fill_next(*given, stack, Target(block), self.ids[last], place[last] + 1)
-        shape = self.size, stack.frames, *column.shape
-        empty = self._layout(np.ndarray(shape, column.dtype, np.zeros((), column.dtype), strides=(0,) * len(shape)), stack)
+        shape, zero = (self.size, stack.frames, *column.shape), np.zeros((), column.dtype)
+        empty = self._layout(np.ndarray(shape, column.dtype, zero, strides=(0,) * len(shape)), stack)
         return empty, empty
 
     def current(self, leaf: int) -> Array:

@@ -196,11 +196,11 @@ class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3
         return self._tensors(Joint([len(batch) for batch in batches], ()).join(batches), env)
 
     def _get_samples(self, batch_inds: NDArray[np.int64], env: Any = None) -> Any:
-        envs: Any = 0  # as SB3 draws them, who takes no bits for the only one
-        if self.n_envs > 1:
-            envs = np.random.randint(0, high=self.n_envs, size=(len(batch_inds),))
-        store = self._filled()
-        return self._tensors(store.get(ids_of(store, self._ring.entries(batch_inds), envs)), env)
+        store, ids = self.store, self._ring.entries(batch_inds)
+        assert store is not None
+        if self.n_envs > 1:  # to draw the only one takes no bits
+            ids = ids_of(store, ids, np.random.randint(0, high=self.n_envs, size=(len(batch_inds),)))
+        return self._tensors(store.get(ids), env)
 
     def _tensors(self, batch: Batch, env: Any) -> Any:
         self.index, self.weight = batch.index, batch.weight
