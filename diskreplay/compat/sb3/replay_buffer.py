@@ -196,8 +196,7 @@ class DiskReplayBuffer(VectorBuffer, ReplayBuffer):  # type: ignore[misc]  # SB3
         return self._tensors(Joint([len(batch) for batch in batches], ()).join(batches), env)
 
     def _get_samples(self, batch_inds: NDArray[np.int64], env: Any = None) -> Any:
-        store, ids = self.store, self._ring.entries(batch_inds)
-        assert store is not None
+        store, ids = self._filled(), self._ring.entries(batch_inds)
         if self.n_envs > 1:  # to draw the only one takes no bits
             ids = ids_of(store, ids, np.random.randint(0, high=self.n_envs, size=(len(batch_inds),)))
         return self._tensors(store.get(ids), env)
