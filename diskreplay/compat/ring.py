@@ -172,7 +172,7 @@ class Ring:
     def entries(self, positions: Ids) -> Ids:
         """Return the newest entries at positions; those before the first one that is held are none."""
         (_, end), pos, _ = self.catch_up()
-        return end - 1 - (pos - 1 - positions) % self.size
+        return (positions - pos) % self.size + (end - self.size)
 
     def positions(self, entries: Ids) -> Ids:
         """Return the positions of entries."""

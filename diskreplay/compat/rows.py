@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from diskreplay.buffers.sampled import SampledBuffer
 from diskreplay.buffers.stored import StoredBuffer
 from diskreplay.checks import Array
 from diskreplay.errors import EvictedError
-from diskreplay.index.log import StreamLog
 from diskreplay.reading.addresses import by_stream
 from diskreplay.reading.open_stream import OpenStream
 from diskreplay.reading.reads import Reads
@@ -25,6 +24,10 @@ from diskreplay.schema.columns import REWARD, TERMINATED, VALID
 from diskreplay.schema.ids import Ids, pack
 from diskreplay.schema.spaces import unflatten
 from diskreplay.views.transition import Transition
+from diskreplay.views.transition import transitions as steps_of
+from diskreplay.views.view import View
+
+T = TypeVar("T")
 
 
 class RowWindow(NamedTuple):
@@ -34,12 +37,7 @@ class RowWindow(NamedTuple):
     end: int
 
 
-def written(buffer: StoredBuffer) -> StreamLog:
-    """Return the log that a buffer writes; raise ClosedError if the buffer is closed."""
-    return written_stream(buffer).log
-
-
-def written_stream(buffer: StoredBuffer) -> OpenStream:
+def written(buffer: StoredBuffer) -> OpenStream:
     """Return the stream that a buffer writes; raise ClosedError if the buffer is closed."""
     buffer.engine.check_open()
     part = buffer.engine.streams.written
@@ -54,26 +52,26 @@ def window(buffer: StoredBuffer) -> RowWindow:
     """
     engine = buffer.engine
     engine.check_open()
-    log = engine.streams.written.log  # type: ignore[union-attr]  # as in written_stream
+    log = engine.streams.written.log  # type: ignore[union-attr]  # as in written
     return RowWindow(log.begin, log.end)
 
 
 def rows_of_window(buffer: StoredBuffer) -> int:
     """Return how many rows the window has room for; raise ClosedError if the buffer is closed."""
     with buffer.engine.lock:
-        return written(buffer).rows
+        return written(buffer).log.rows
 
 
 def transitions(buffer: StoredBuffer) -> int:
     """Return how many transitions are held; raise ClosedError if the buffer is closed."""
     with buffer.engine.lock:
-        return len(written(buffer))
+        return len(written(buffer).log)
 
 
 def invalid_rows(buffer: StoredBuffer) -> Ids:
     """Return the rows of a buffer of one environment that are no transition, ascending."""
     with buffer.engine.lock:
-        log = written(buffer)
+        log = written(buffer).log
         if not log.invalid:
             return np.empty(0, np.int64)
         return log.begin + np.flatnonzero(~log.span(VALID, log.begin, log.end)[:, 0])
@@ -82,7 +80,7 @@ def invalid_rows(buffer: StoredBuffer) -> Ids:
 def column(buffer: StoredBuffer, name: str, start: int, stop: int) -> Array:
     """Return a column of rows ``[start, stop)``, ``(rows, num_envs, *shape)``, from disk if it is too large for RAM."""
     with buffer.engine.lock:
-        log, envs = written(buffer), buffer.num_envs
+        log, envs = written(buffer).log, buffer.num_envs
         if name in log.resident:
             return log.span(name, start, stop)
         ids = pack(log.stream, np.arange(start * envs, stop * envs), 0, 1)
@@ -116,26 +114,21 @@ def single_steps(buffer: SampledBuffer[Any], ids: Ids) -> Any:
     """
     if not isinstance(buffer, ReplayBuffer):
         return buffer.get(ids)
-    view = Transition()
-
-    def steps(reads: Reads) -> Any:
-        buffer.engine.streams.check(view, ids)
-        return view.draft(buffer.schema, buffer.engine.streams.all, ids, np.ones(len(ids), np.float32), None, reads)
-
-    return buffer.engine.read(steps)
+    view, ones = Transition(), np.ones(len(ids), np.float32)
+    return read_part(buffer, ids, lambda samples: steps_of(samples, 1, view.gamma, ids, ones), view)
 
 
-def read_part(buffer: SampledBuffer[Any], ids: Ids, draft: Callable[[Samples], Array]) -> Array:
+def read_part(buffer: SampledBuffer[Any], ids: Ids, draft: Callable[[Samples], T], view: View | None = None) -> T:
     """Return what ``draft`` makes of the rows that ids name: for a few columns, where ``get`` would read all.
 
-    Raises EvictedError where one has left the window.
+    Raises EvictedError where one has left the window, as an item of ``view``, the buffer's if None.
     """
 
-    def part(reads: Reads) -> Any:
-        buffer.engine.streams.check(buffer.view, ids)
+    def part(reads: Reads) -> T:
+        buffer.engine.streams.check(view or buffer.view, ids)
         return draft(Samples(buffer.schema, buffer.engine.streams.all, ids, reads=reads))
 
-    return cast(Array, buffer.engine.read(part))
+    return buffer.engine.read(part)
 
 
 def read_pairs(
@@ -155,7 +148,7 @@ def read_pairs(
     with contextlib.ExitStack() as locks:
         for buffer in buffers:
             locks.enter_context(buffer.engine.lock)
-        streams = [written_stream(buffer) for buffer in buffers]
+        streams = [written(buffer) for buffer in buffers]
         for stream, wanted in zip(streams, rows, strict=True):
             if len(wanted) and wanted.min() < stream.log.begin:
                 raise EvictedError(f"row {wanted.min()} has left the window, which begins at {stream.log.begin}")
@@ -219,19 +212,23 @@ class EpisodePlace(NamedTuple):
 
 def places(buffer: SampledBuffer[Any], ids: Ids) -> EpisodePlace:
     """Return where transitions ``(n,)`` stand; raise EvictedError where one has left the window."""
-    kinds = np.int64, np.int64, np.int64, np.int64, bool, bool, object
-    found = EpisodePlace._make(np.empty(len(ids), kind) for kind in kinds)
     with buffer.engine.lock:
         buffer.engine.check_open()
         buffer.engine.streams.check(buffer.view, ids)
-        for stream, here, rows, envs in by_stream(buffer.engine.streams.all, ids, np.arange(len(ids))):
-            log, spans = stream.log, stream.spans()
-            first, stop = spans.first(rows, envs), spans.stop(rows, envs)
-            ended, firsts = log.take(TERMINATED, stop - 1, envs), pack(log.stream, first, envs, log.num_envs)
-            facts = _facts(stream, first, envs, ended)
-            of_stream = firsts, log.num_envs, rows - first, stop - first, ended, stop == log.end, facts
-            for whole, part in zip(found, of_stream, strict=True):
-                whole[here] = part
+        return _places(buffer, ids)
+
+
+def _places(buffer: SampledBuffer[Any], ids: Ids) -> EpisodePlace:
+    kinds = np.int64, np.int64, np.int64, np.int64, bool, bool, object
+    found = EpisodePlace._make(np.empty(len(ids), kind) for kind in kinds)
+    for stream, here, rows, envs in by_stream(buffer.engine.streams.all, ids, np.arange(len(ids))):
+        log, spans = stream.log, stream.spans()
+        first, stop = spans.first(rows, envs), spans.stop(rows, envs)
+        ended, firsts = log.take(TERMINATED, stop - 1, envs), pack(log.stream, first, envs, log.num_envs)
+        facts = _facts(stream, first, envs, ended)
+        of_stream = firsts, log.num_envs, rows - first, stop - first, ended, stop == log.end, facts
+        for whole, part in zip(found, of_stream, strict=True):
+            whole[here] = part
     return found
 
 
@@ -259,13 +256,8 @@ def _facts(stream: OpenStream, first: Ids, envs: Ids, terminated: Array) -> list
 def episode_places(buffer: SampledBuffer[Any]) -> list[EpisodePlace]:
     """Return the place of the first transition of each episode, in the order of :func:`by_episodes`."""
     with buffer.engine.lock:
-        buffer.engine.check_open()
-        logs = {stream.log.stream: stream.log for stream in buffer.engine.streams.all}
         listed = buffer.episodes
-        return [
-            EpisodePlace(
-                int(pack(e.stream, e.start, e.env, logs[e.stream].num_envs)), logs[e.stream].num_envs, 0, e.length,
-                e.terminated, e.stop == logs[e.stream].end, {} if e.terminated else e.facts,
-            )
-            for e in listed
-        ]  # fmt: skip
+        envs = {stream.log.stream: stream.log.num_envs for stream in buffer.engine.streams}
+        firsts = [pack(episode.stream, episode.start, episode.env, envs[episode.stream]) for episode in listed]
+        found = _places(buffer, np.array(firsts, np.int64))
+    return [found.one(at) for at in range(len(firsts))]

@@ -205,16 +205,20 @@ class Samples:
         Returns arrays that stand for observations and next observations, without their values.
         """
         place = self.place + self.place // steps
-        last = np.flatnonzero(np.diff(place, append=-1) != 1)
-        absent = np.ones(len(block), bool)
-        absent[place] = absent[place[last] + 1] = False
-        block[absent] = 0
+        if self._partial:
+            last = np.flatnonzero(np.diff(place, append=-1) != 1)
+            absent = np.ones(len(block), bool)
+            absent[place] = absent[place[last] + 1] = False
+            block[absent] = 0
+        else:
+            last = np.arange(steps - 1, self.size, steps)
         single, older, given = stack.frames == 1, 1 - stack.frames, (self.reads, self._where, column.name)
         observations.fill(*given, Target(block), self.ids, place, older, int(single))
         if not single:
             observations.fill_next(*given, stack, Target(block), self.ids[last], place[last] + 1)
-        empty = np.broadcast_to(np.zeros((), column.dtype), (self.size, stack.frames, *column.shape))
-        return self._layout(empty, stack), self._layout(empty, stack)
+        shape, zero = (self.size, stack.frames, *column.shape), np.zeros((), column.dtype)
+        empty = self._layout(np.ndarray(shape, column.dtype, zero, strides=(0,) * len(shape)), stack)
+        return empty, empty
 
     def current(self, leaf: int) -> Array:
         """Return observations of a leaf at the rows."""

@@ -106,7 +106,6 @@ def transitions(reader: Reader, picker: Any, ids: Ids) -> tuple[dict[str, Any], 
         own, stop = draft.at(draft.step), draft.where.steps[:, None]
         ahead = np.minimum(draft.step + steps, stop)
         if frames == steps == 1:
-            own.gather()
             seen, following = map(list, zip(*draft.leaves(own.observe), strict=True))
         else:
             seen = draft.leaves(draft.at(draft.step + np.arange(1 - frames, 1)).current)
