@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -224,21 +224,27 @@ class StreamLog(core.Window):
             return 0
         return int(self.table.arrays[name][floor % self.table.length, :, 0].min())
 
-    def extend(self, values: Mapping[str, NDArray[Any]], begin: int) -> None:
-        """Move the window's first row to ``begin``, and append rows read from disk.
+    def extend(self, count: int, begin: int, read: Callable[[str, int, NDArray[Any]], None]) -> None:
+        """Move the window's first row to ``begin``, and append rows from disk.
 
-        ``values`` has ``(n, num_envs, *shape)`` for each column.
+        ``read(name, start, out)`` reads the rows of a column from ``start`` on into ``out``, a part of the table.
         """
         self.slide(begin)
-        count = len(values[START])
         self.reserve(count)
-        missing = {NEXT_PATCH: -1, **dict.fromkeys(self.later, 0)}
-        for name, array in self.table.arrays.items():
-            value = missing[name] if name in missing else values[name]
-            put(array, self.end, np.broadcast_to(value, (count, *array.shape[1:])))
-        counted = values[VALID][max(0, self.begin - self.end) :]
-        self.invalid += counted.size - int(counted.sum())
-        self.end += count
+        for _ in range(2):  # they may go round in the table
+            first = self.end % self.table.length
+            here = {name: array[first : first + count] for name, array in self.table.arrays.items()}
+            for name in self.resident:
+                read(name, self.end, here[name])
+            here[NEXT_PATCH][:] = -1
+            for name in self.later:
+                here[name][:] = 0
+            counted = here[VALID][max(0, self.begin - self.end) :]
+            self.invalid += counted.size - int(np.count_nonzero(counted))
+            self.end += len(here[VALID])
+            count -= len(here[VALID])
+            if not count:
+                break
 
     def restart(self, begin: int, first_row: int, first_patch: int) -> None:
         """Forget everything, and set where the window begins, and the numbers of the next row and the next patch."""

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.native import core
 from diskreplay.reading import compiled
 from diskreplay.reading.cache import ChunkCache
@@ -191,6 +192,33 @@ def _read(plan: Plan, pieces: Iterable[Piece], cache: ChunkCache) -> None:
                 if chunk < plan.complete[stream]:
                     cache.put(column, chunk, group, values)
             plan.out.put(place, step, values[row : row + rows], places)
+
+
+def read_rows(column: ColumnReader, start: int, out: Array) -> None:
+    """Read committed rows from ``start`` on into ``out``, ``(rows, num_envs, *shape)``, which is contiguous."""
+    rows, envs, shape, stop = column.column.chunk_rows, column.group_envs, column.column.shape, start + len(out)
+    stored = max(start, min(stop, column.stored_rows))
+    if stored < stop:
+        out[stored - start :] = column.read_rows(stored, stop)
+    if stored == start:
+        return
+    given = out[: stored - start].reshape(-1, column.groups, envs, *shape).swapaxes(0, 1)
+    whole = np.ascontiguousarray(given)  # a copy if environments are in several chunks
+    target = Target(whole.reshape(column.groups, -1, *shape))
+    chunk, group = (each.ravel() for each in np.mgrid[start // rows : -(-stored // rows), : column.groups])
+    low, high = np.maximum(chunk * rows, start), np.minimum((chunk + 1) * rows, stored)
+    spans = np.stack([group, (low - start) * envs, (low - chunk * rows) * envs, (high - low) * envs, chunk, group], 1)
+    done = 0
+    while done < len(spans):
+        places = column.locate(chunk[done:], group[done:])
+        files = {id(file): file for file, _, _ in places}
+        number = {each: at for at, each in enumerate(files)}
+        found = [(0, number[id(file)], offset, size, 1, 0, 0) for file, offset, size in places]
+        pieces = np.concatenate([spans[done : done + len(places)], np.array(found, np.int64)], axis=1)
+        run(begin(Plan([column], target, [], pieces, list(files.values()), {0: 0})), ChunkCache(0))
+        done += len(places)
+    if column.groups > 1:
+        given[:] = whole
 
 
 def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> None:
