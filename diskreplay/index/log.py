@@ -34,8 +34,8 @@ starts with two points.
 """
 
 
-UNEXPLAINED_ROWS = 1 << 18
-"""The rows that :meth:`StreamLog.drop_unexplained` looks at in one go."""
+LOOKED_ROWS = 1 << 18
+"""The rows whose start codes are looked at in one go."""
 
 
 def place_of(name: str) -> str:
@@ -319,8 +319,8 @@ class StreamLog(core.Window):
         ``following`` are the start codes of row ``end``, ``(num_envs,)``.
         """
         found = 0
-        for start in range(self.begin, self.end, UNEXPLAINED_ROWS):
-            stop = min(start + UNEXPLAINED_ROWS, self.end)
+        for start in range(self.begin, self.end, LOOKED_ROWS):
+            stop = min(start + LOOKED_ROWS, self.end)
             after = np.concatenate([self.span(START, start + 1, min(stop + 1, self.end)), following[None]])
             cut = (after[: stop - start] != CONTINUES) & (self.span(NEXT_PATCH, start, stop) < 0)
             rows, envs = np.nonzero(cut & self.span(VALID, start, stop))
@@ -345,16 +345,18 @@ class StreamLog(core.Window):
         """Return a message if the rows read from disk cannot be sampled because they break a rule, else None."""
         if self.end == self.floor:
             return None
-        starts = self.span(START, self.floor, self.end)
-        if len(wrong := starts[Start.wrong(starts)]):
-            return f"a start code is {wrong[0]}, which is none"
-        if self.floor == 0 and (starts[0] == CONTINUES).any():
+        if self.floor == 0 and (self.span(START, 0, 1) == CONTINUES).any():
             return "row 0 says that it continues the row before it"
-        rows, envs = np.nonzero(Start.by_patches(starts))
-        if not all(
-            place in self.older_patches for place in zip((rows + self.floor).tolist(), envs.tolist(), strict=True)
-        ):
-            return "a row lacks the patches that its start code promises"
+        for start in range(self.floor, self.end, LOOKED_ROWS):
+            starts = self.span(START, start, min(start + LOOKED_ROWS, self.end))
+            rows, envs = np.nonzero(starts != CONTINUES)
+            codes = starts[rows, envs]
+            if len(wrong := codes[Start.wrong(codes)]):
+                return f"a start code is {wrong[0]}, which is none"
+            patched = Start.by_patches(codes)
+            places = zip((rows[patched] + start).tolist(), envs[patched].tolist(), strict=True)
+            if not all(place in self.older_patches for place in places):
+                return "a row lacks the patches that its start code promises"
         return None
 
     def begins(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:

@@ -206,17 +206,19 @@ def read_rows(column: ColumnReader, start: int, out: Array) -> None:
     whole = np.ascontiguousarray(given)  # a copy if environments are in several chunks
     target = Target(whole.reshape(column.groups, -1, *shape))
     chunk, group = (each.ravel() for each in np.mgrid[start // rows : -(-stored // rows), : column.groups])
+    if chunk[0] < column.entries.begin or chunk[-1] >= column.entries.end:
+        column.locate(chunk, group)  # which says what is wrong
     low, high = np.maximum(chunk * rows, start), np.minimum((chunk + 1) * rows, stored)
-    spans = np.stack([group, (low - start) * envs, (low - chunk * rows) * envs, (high - low) * envs, chunk, group], 1)
-    done = 0
-    while done < len(spans):
-        places = column.locate(chunk[done:], group[done:])
-        files = {id(file): file for file, _, _ in places}
-        number = {each: at for at, each in enumerate(files)}
-        found = [(0, number[id(file)], offset, size, 1, 0, 0) for file, offset, size in places]
-        pieces = np.concatenate([spans[done : done + len(places)], np.array(found, np.int64)], axis=1)
-        run(begin(Plan([column], target, [], pieces, list(files.values()), {0: 0})), ChunkCache(0))
-        done += len(places)
+    shards, file = np.unique(chunk // column.shard_chunks, return_inverse=True)
+    offset, size = column.entries.array[chunk % column.entries.length, group].T
+    none = np.zeros_like(chunk)
+    pieces = np.stack(
+        [group, (low - start) * envs, (low - chunk * rows) * envs, (high - low) * envs, chunk, group, none, file,
+         offset, size, none + 1, none, none], axis=1,
+    )  # fmt: skip
+    chunked = core.Chunks(ChunkCache(0), [column])
+    found = pieces, [(0, shard) for shard in shards.tolist()], pieces[:0], pieces[:0], bool((offset < 0).any())
+    run(begin(plan(chunked, found, target)), chunked.cache)
     if column.groups > 1:
         given[:] = whole
 
