@@ -231,7 +231,7 @@ class StreamLog(core.Window):
         """
         self.slide(begin)
         self.reserve(count)
-        for _ in range(2):  # they may go round in the table
+        while count:  # they may go round in the table
             first = self.end % self.table.length
             here = {name: array[first : first + count] for name, array in self.table.arrays.items()}
             for name in self.resident:
@@ -243,8 +243,6 @@ class StreamLog(core.Window):
             self.invalid += counted.size - int(np.count_nonzero(counted))
             self.end += len(here[VALID])
             count -= len(here[VALID])
-            if not count:
-                break
 
     def restart(self, begin: int, first_row: int, first_patch: int) -> None:
         """Forget everything, and set where the window begins, and the numbers of the next row and the next patch."""
