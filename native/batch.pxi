@@ -56,7 +56,7 @@ cdef extern from "returns.h" nogil:
 cdef extern from "numpy/arrayobject.h":
     cnp.ndarray PyArray_Empty(int ndim, cnp.npy_intp *shape, cnp.dtype dtype, int fortran)
 
-cdef enum: MOST_COLUMNS = 64, MOST_LEAVES = 32, MOST_SIZE = 1 << 20
+cdef enum: MOST_COLUMNS = 1024, MOST_LEAVES = 32, MOST_SIZE = 1 << 20
 
 
 # ---- Frames in the cache ----
@@ -130,6 +130,11 @@ NEXT_OWN = ".next "
 """The prefix of an observation's name for its next values; no column's name starts with a point."""
 
 
+cdef struct shown_shape:  # of a column's array in a batch
+    int axes
+    cnp.npy_intp lengths[MOST_AXES]
+
+
 @cython.final
 cdef class Rows:
     """The columns that transitions show, of all streams of a store: those in RAM, and leaves in the cache.
@@ -154,8 +159,7 @@ cdef class Rows:
     cdef const uint8_t **arrays
     cdef const uint8_t **patch_arrays
     cdef const uint8_t **rewards
-    cdef int axes[MOST_COLUMNS]
-    cdef cnp.npy_intp shapes[MOST_COLUMNS][MOST_AXES]
+    cdef shown_shape *shapes
     cdef int64_t sizes[MOST_COLUMNS]
     cdef uint8_t rules[MOST_COLUMNS]
     cdef int64_t places[MOST_COLUMNS]
@@ -165,8 +169,8 @@ cdef class Rows:
     def __init__(self, Logs logs not None, list columns not None, list leaves not None, list places not None,
                  str valid not None, int64_t most_bytes, int64_t most_size, /):
         cdef int64_t at, axis
-        if self.windows != NULL or len(columns) < 3 or len(places) > MOST_COLUMNS:
-            raise ValueError("there are 3 to 64 arrays")
+        if self.shapes != NULL or len(columns) < 3 or len(places) > MOST_COLUMNS:
+            raise ValueError("there are 3 to 1,024 arrays")
         if sorted(places) != list(range(len(columns) + 2 * len(leaves))):
             raise ValueError("each array of a batch has a place")
         for at, place in enumerate(places):
@@ -180,13 +184,16 @@ cdef class Rows:
         self.tables, self.patches = [None] * self.count, [None] * self.count
         self.names, self.dtypes = [one[0] for one in columns], [one[1] for one in columns]
         self.keys = [NEXT_OWN * one[3] + one[0] for one in columns]
+        self.shapes = <shown_shape *>calloc(self.columns, sizeof(shown_shape))
+        if self.shapes == NULL:
+            raise MemoryError
         for at, (_, dtype, shape, following) in enumerate(columns):
             if len(shape) >= MOST_AXES:
                 raise ValueError("a value has fewer axes")
-            self.axes[at], self.sizes[at] = 1 + len(shape), dtype.itemsize
+            self.shapes[at].axes, self.sizes[at] = 1 + len(shape), dtype.itemsize
             self.rules[at] = NEXT if following else LAST if 1 <= at <= 2 else OWN
             for axis in range(len(shape)):
-                self.shapes[at][1 + axis] = shape[axis]
+                self.shapes[at].lengths[1 + axis] = shape[axis]
                 self.sizes[at] *= shape[axis]
             self.row_bytes += self.sizes[at]
         self.windows = <draw_window *>calloc(self.count, sizeof(draw_window))
@@ -197,6 +204,7 @@ cdef class Rows:
         self.rewards = self.patch_arrays + self.count * self.columns
 
     def __dealloc__(self):
+        free(self.shapes)
         free(self.windows)
         free(self.arrays)
 
@@ -287,8 +295,8 @@ cdef class Rows:
         cdef cnp.ndarray made
         dtype = self.dtypes[column]
         Py_INCREF(dtype)  # numpy takes it over
-        self.shapes[column][0] = size
-        made = PyArray_Empty(self.axes[column], self.shapes[column], dtype, 0)
+        self.shapes[column].lengths[0] = size
+        made = PyArray_Empty(self.shapes[column].axes, self.shapes[column].lengths, dtype, 0)
         out[column] = <uint8_t *>cnp.PyArray_BYTES(made)
         return made
 

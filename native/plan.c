@@ -47,6 +47,25 @@ static const uint8_t *value_of(
     return array + (next >= held ? next - held : next) * size;
 }
 
+/* Copy a column. A compiler makes a loop for each size that is a number in the call. */
+static inline void copy_column(
+    const plan_stream *streams, const plan_columns *columns, int64_t c, const int64_t *which, const int64_t *at,
+    int64_t n, const int64_t *place, uint8_t *out, int64_t size) {
+    bool following = columns->following[c] == NEXT;
+    for (int64_t k = 0; k < n; k++) { /* rows are drawn at random: each is in RAM and in no cache */
+        const uint8_t *value = columns->arrays[which[k] * columns->count + c] + at[k] * size;
+        look_ahead(value);
+        if (size > LINE / 2) /* then it has parts of two lines, or more */
+            look_ahead(value + size - 1);
+    }
+    for (int64_t k = 0; k < n; k++) {
+        int64_t source = which[k] * columns->count + c;
+        const uint8_t *value = value_of(
+            &streams[which[k]], columns->arrays[source], columns->patches[source], at[k], size, following);
+        copy_value(out + (place ? place[k] : k) * size, value, size);
+    }
+}
+
 bool gather_columns(
     const plan_stream *streams, int64_t stream_count, const plan_columns *columns, const int64_t *ids,
     const int64_t *last, int64_t n, const int64_t *place, uint8_t *const *out, int64_t *room) {
@@ -55,22 +74,13 @@ bool gather_columns(
         return false;
     if (last && !locate(streams, stream_count, last, n, which, lasts))
         return false;
-    for (int64_t k = 0; k < n; k++) /* rows are drawn at random: each is in RAM and in no cache */
-        for (int64_t c = 0; c < count; c++) {
-            int64_t size = columns->sizes[c];
-            look_ahead(columns->arrays[which[k] * count + c] + positions[k] * size);
-            if (size > LINE / 2) /* then it has parts of two lines, or more */
-                look_ahead(columns->arrays[which[k] * count + c] + (positions[k] + 1) * size - 1);
-        }
     for (int64_t c = 0; c < count; c++) {
-        int64_t size = columns->sizes[c];
-        bool following = columns->following[c] == NEXT;
         const int64_t *at = columns->following[c] == OWN ? positions : lasts;
-        for (int64_t k = 0; k < n; k++) {
-            int64_t source = which[k] * count + c;
-            const uint8_t *value = value_of(
-                &streams[which[k]], columns->arrays[source], columns->patches[source], at[k], size, following);
-            copy_value(out[c] + (place ? place[k] : k) * size, value, size);
+        switch (columns->sizes[c]) {
+        case 1: copy_column(streams, columns, c, which, at, n, place, out[c], 1); break;
+        case 4: copy_column(streams, columns, c, which, at, n, place, out[c], 4); break;
+        case 8: copy_column(streams, columns, c, which, at, n, place, out[c], 8); break;
+        default: copy_column(streams, columns, c, which, at, n, place, out[c], columns->sizes[c]);
         }
     }
     return true;

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 import enum
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,8 @@ starts with two points.
 """
 
 
-UNEXPLAINED_ROWS = 1 << 18
-"""The rows that :meth:`StreamLog.drop_unexplained` looks at in one go."""
+LOOKED_ROWS = 1 << 18
+"""The rows whose start codes are looked at in one go."""
 
 
 def place_of(name: str) -> str:
@@ -224,21 +224,25 @@ class StreamLog(core.Window):
             return 0
         return int(self.table.arrays[name][floor % self.table.length, :, 0].min())
 
-    def extend(self, values: Mapping[str, NDArray[Any]], begin: int) -> None:
-        """Move the window's first row to ``begin``, and append rows read from disk.
+    def extend(self, count: int, begin: int, read: Callable[[str, int, NDArray[Any]], None]) -> None:
+        """Move the window's first row to ``begin``, and append rows from disk.
 
-        ``values`` has ``(n, num_envs, *shape)`` for each column.
+        ``read(name, start, out)`` reads the rows of a column from ``start`` on into ``out``, a part of the table.
         """
         self.slide(begin)
-        count = len(values[START])
         self.reserve(count)
-        missing = {NEXT_PATCH: -1, **dict.fromkeys(self.later, 0)}
-        for name, array in self.table.arrays.items():
-            value = missing[name] if name in missing else values[name]
-            put(array, self.end, np.broadcast_to(value, (count, *array.shape[1:])))
-        counted = values[VALID][max(0, self.begin - self.end) :]
-        self.invalid += counted.size - int(counted.sum())
-        self.end += count
+        while count:  # they may go round in the table
+            first = self.end % self.table.length
+            here = {name: array[first : first + count] for name, array in self.table.arrays.items()}
+            for name in self.resident:
+                read(name, self.end, here[name])
+            here[NEXT_PATCH][:] = -1
+            for name in self.later:
+                here[name][:] = 0
+            counted = here[VALID][max(0, self.begin - self.end) :]
+            self.invalid += counted.size - int(np.count_nonzero(counted))
+            self.end += len(here[VALID])
+            count -= len(here[VALID])
 
     def restart(self, begin: int, first_row: int, first_patch: int) -> None:
         """Forget everything, and set where the window begins, and the numbers of the next row and the next patch."""
@@ -313,8 +317,8 @@ class StreamLog(core.Window):
         ``following`` are the start codes of row ``end``, ``(num_envs,)``.
         """
         found = 0
-        for start in range(self.begin, self.end, UNEXPLAINED_ROWS):
-            stop = min(start + UNEXPLAINED_ROWS, self.end)
+        for start in range(self.begin, self.end, LOOKED_ROWS):
+            stop = min(start + LOOKED_ROWS, self.end)
             after = np.concatenate([self.span(START, start + 1, min(stop + 1, self.end)), following[None]])
             cut = (after[: stop - start] != CONTINUES) & (self.span(NEXT_PATCH, start, stop) < 0)
             rows, envs = np.nonzero(cut & self.span(VALID, start, stop))
@@ -339,16 +343,18 @@ class StreamLog(core.Window):
         """Return a message if the rows read from disk cannot be sampled because they break a rule, else None."""
         if self.end == self.floor:
             return None
-        starts = self.span(START, self.floor, self.end)
-        if len(wrong := starts[Start.wrong(starts)]):
-            return f"a start code is {wrong[0]}, which is none"
-        if self.floor == 0 and (starts[0] == CONTINUES).any():
+        if self.floor == 0 and (self.span(START, 0, 1) == CONTINUES).any():
             return "row 0 says that it continues the row before it"
-        rows, envs = np.nonzero(Start.by_patches(starts))
-        if not all(
-            place in self.older_patches for place in zip((rows + self.floor).tolist(), envs.tolist(), strict=True)
-        ):
-            return "a row lacks the patches that its start code promises"
+        for start in range(self.floor, self.end, LOOKED_ROWS):
+            starts = self.span(START, start, min(start + LOOKED_ROWS, self.end))
+            rows, envs = np.nonzero(starts != CONTINUES)
+            codes = starts[rows, envs]
+            if len(wrong := codes[Start.wrong(codes)]):
+                return f"a start code is {wrong[0]}, which is none"
+            patched = Start.by_patches(codes)
+            places = zip((rows[patched] + start).tolist(), envs[patched].tolist(), strict=True)
+            if not all(place in self.older_patches for place in places):
+                return "a row lacks the patches that its start code promises"
         return None
 
     def begins(self, rows: Ids, envs: Ids) -> NDArray[np.bool_]:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from diskreplay.checks import Array
 from diskreplay.native import core
 from diskreplay.reading import compiled
 from diskreplay.reading.cache import ChunkCache
@@ -191,6 +192,35 @@ def _read(plan: Plan, pieces: Iterable[Piece], cache: ChunkCache) -> None:
                 if chunk < plan.complete[stream]:
                     cache.put(column, chunk, group, values)
             plan.out.put(place, step, values[row : row + rows], places)
+
+
+def read_rows(column: ColumnReader, start: int, out: Array) -> None:
+    """Read committed rows from ``start`` on into ``out``, ``(rows, num_envs, *shape)``, which is contiguous."""
+    rows, envs, shape, stop = column.column.chunk_rows, column.group_envs, column.column.shape, start + len(out)
+    stored = max(start, min(stop, column.stored_rows))
+    if stored < stop:
+        out[stored - start :] = column.read_rows(stored, stop)
+    if stored == start:
+        return
+    given = out[: stored - start].reshape(-1, column.groups, envs, *shape).swapaxes(0, 1)
+    whole = np.ascontiguousarray(given)  # a copy if environments are in several chunks
+    target = Target(whole.reshape(column.groups, -1, *shape))
+    chunk, group = (each.ravel() for each in np.mgrid[start // rows : -(-stored // rows), : column.groups])
+    if chunk[0] < column.entries.begin or chunk[-1] >= column.entries.end:
+        column.locate(chunk, group)  # which says what is wrong
+    low, high = np.maximum(chunk * rows, start), np.minimum((chunk + 1) * rows, stored)
+    shards, file = np.unique(chunk // column.shard_chunks, return_inverse=True)
+    offset, size = column.entries.array[chunk % column.entries.length, group].T
+    none = np.zeros_like(chunk)
+    pieces = np.stack(
+        [group, (low - start) * envs, (low - chunk * rows) * envs, (high - low) * envs, chunk, group, none, file,
+         offset, size, none + 1, none, none], axis=1,
+    )  # fmt: skip
+    chunked = core.Chunks(ChunkCache(0), [column])
+    found = pieces, [(0, shard) for shard in shards.tolist()], pieces[:0], pieces[:0], bool((offset < 0).any())
+    run(begin(plan(chunked, found, target)), chunked.cache)
+    if column.groups > 1:
+        given[:] = whole
 
 
 def load(column: ColumnReader, chunk: Ids, group: Ids, cache: ChunkCache) -> None:

@@ -15,7 +15,7 @@ from diskreplay.schema.columns import REWARD, START, TERMINATED, TRUNCATED, VALI
 FLAGS = REWARD, TERMINATED, TRUNCATED
 MOST_BYTES = 16 << 20
 """The bytes of columns in RAM from which on numpy copies a batch column by column: that takes twice as long."""
-MOST_ARRAYS = 64
+MOST_ARRAYS = 1024
 """The most arrays that one call fills for a batch."""
 
 

@@ -18,13 +18,12 @@ from diskreplay.index.facts import EpisodeFacts
 from diskreplay.index.log import StreamLog
 from diskreplay.index.spans import Spans
 from diskreplay.process.locks import Lock
-from diskreplay.reading import observations, ragged_reads
+from diskreplay.reading import gather, observations, ragged_reads
 from diskreplay.reading.addresses import Addresses
 from diskreplay.reading.bytelog import CONTENTS, ByteLog
 from diskreplay.reading.cache import ChunkCache
 from diskreplay.reading.reads import Reads
 from diskreplay.reading.target import Target
-from diskreplay.schema import layout
 from diskreplay.schema.columns import INFO, LATER, PATCH_TABLE, PLACE, START, Schema
 from diskreplay.schema.ids import Ids, pack
 from diskreplay.storage import tail
@@ -34,21 +33,9 @@ from diskreplay.storage.store import Store
 from diskreplay.storage.stream import StreamReader, StreamWriter
 
 TAKEN_ROWS, TAKEN_BYTES = 1 << 18, 64 << 20
-"""The rows that are read into the index in one go, and their bytes; so many are in RAM twice for a while."""
+"""The rows that are read into the index in one go, and their bytes."""
 OUTRUN_SECONDS = 60.0
 """The seconds for which a reader tries to open a stream whose writer replaces the window faster than it is read."""
-
-
-def _read(column: ColumnReader, start: int, stop: int) -> Array:
-    """Return committed rows ``[start, stop)``, ``(rows, num_envs, *shape)``; the core reads what has short chunks."""
-    if column.group_envs > 1 or column.column.item_bytes <= layout.SMALL_BYTES:
-        return column.read_rows(start, stop)
-    out = np.empty((column.num_envs, stop - start, *column.column.shape), column.column.dtype)
-    envs, ends = np.arange(column.num_envs), np.repeat([[start], [stop - 1], [start]], column.num_envs, axis=1)
-    reads = Reads()
-    reads.fetch(column, np.stack([envs, envs, *ends]), Target(out), ChunkCache(0))
-    reads.finish()
-    return out.swapaxes(0, 1)
 
 
 class OpenStream:
@@ -102,11 +89,16 @@ class OpenStream:
             log.reserve(commit.end - log.end + 1)
             row_bytes = sum(self.disk.rows[name].column.item_bytes for name in log.resident) * log.num_envs
             most = min(TAKEN_ROWS, max(1, TAKEN_BYTES // row_bytes))
-            for start in range(log.end, commit.end, most):
-                stop = min(start + most, commit.end)
-                rows = {name: _read(self.disk.rows[name], start, stop) for name in log.resident}
-                self._check_spans(rows, commit)
-                log.extend(rows, commit.begin)
+
+            def read(name: str, start: int, out: Array) -> None:
+                if self._spared:
+                    out[:] = self.disk.rows[name].read_rows(start, start + len(out))
+                else:
+                    gather.read_rows(self.disk.rows[name], start, out)
+                self._check_spans({name: out}, commit)
+
+            while log.end < commit.end:
+                log.extend(min(most, commit.end - log.end), commit.begin, read)
         if commit.end:
             held = [self.disk.rows[c.name] for c in self.schema.obs_columns if c.name in log.resident]
             newest = {column.column.name: column.read_rows(commit.end, commit.end + 1)[0] for column in held}

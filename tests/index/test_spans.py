@@ -54,6 +54,12 @@ class Rows:
         found[REWARD][:] = 0
         return found
 
+    def read_into(self, log: StreamLog, stop: int, begin: int) -> None:
+        def read(name: str, start: int, out: np.ndarray) -> None:
+            out[:] = self.values(log, start, start + len(out))[name]
+
+        log.extend(stop - log.end, begin, read)
+
     def continues(self, row: int, env: int) -> bool:
         return bool(self.rows[row][0][env] == Start.CONTINUES)
 
@@ -109,7 +115,7 @@ class SpansMachine(RuleBasedStateMachine):
         floor = max(0, min(begin, end - 1) - log.context)
         if floor > log.end:
             log.restart(begin, floor, 0)
-        log.extend(self.rows.values(log, log.end, end), begin)
+        self.rows.read_into(log, end, begin)
 
     @rule()
     def look(self) -> None:
@@ -161,7 +167,7 @@ def test_rings_that_grow_and_turn_over(step: int) -> None:
         begin = max(0, stop - 2500)
         if max(0, begin - 2) > log.end:
             log.restart(begin, max(0, min(begin, stop - 1) - log.context), 0)
-        log.extend(rows.values(log, log.end, stop), begin)
+        rows.read_into(log, stop, begin)
         spans.catch_up()
         if stop % 1000 == 0:
             upto = Rows(2)

@@ -7,8 +7,11 @@ from unittest import mock
 import gymnasium
 import numpy as np
 import pytest
+from helpers.configs import Config
 from helpers.effort import examples
 from helpers.forged import Column
+from helpers.model import Leaf
+from helpers.recording import Recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,3 +137,21 @@ def test_rows_wherever_they_stand(
                         if (place, step) not in asked:
                             assert (out.first[place, step] == 255).all()
     assert cache.used_bytes <= budget
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_rows_of_a_column_are_those_that_python_reads(path: str, closed: bool) -> None:
+    """Small values have all environments in a chunk, large ones one; the newest rows are in the tail, or in a chunk."""
+    config = Config("plain", Leaf((100,)), 3, capacity=300, chunk_rows=4, shard_rows=16)
+    with config.create(path) as buffer:
+        Recording(config).add(buffer, 61, commit=True)
+        if closed:
+            buffer.close()
+        with dr.ReplayBuffer.open(path, mode="r") as other:
+            columns = other.engine.streams.all[0].disk.rows.values()
+            assert {column.groups for column in columns} == {1, 3}
+            for column in columns:
+                for start, stop in ((0, 61), (0, 1), (3, 9), (4, 8), (57, 61), (60, 61)):
+                    out = np.full((stop - start, 3, *column.column.shape), 7, column.column.dtype)
+                    gather.read_rows(column, start, out)
+                    np.testing.assert_array_equal(out, column.read_rows(start, stop), strict=True)

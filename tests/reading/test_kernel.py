@@ -80,7 +80,7 @@ def both(config: Config, path: str, **options: Any) -> list[int]:
     """Draws the same both ways, and compares; how many pieces each call of the kernel took."""
     with in_python(), reopen(config, path, mode="r", seed=3, cache_bytes=0, **options) as buffer:
         expected = drawn(buffer)
-    with in_kernel() as counts, reopen(config, path, mode="r", seed=3, cache_bytes=0, **options) as buffer:
+    with reopen(config, path, mode="r", seed=3, cache_bytes=0, **options) as buffer, in_kernel() as counts:
         assert drawn(buffer) == expected
     return counts
 
@@ -322,9 +322,9 @@ def test_lz4_is_decoded_without_blosc(path: str, codec: Codec) -> None:
     frames = filled(path, codec=codec)
     calls: list[int] = []
     with (
+        dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
         instead("blosc_decompress_ctx", lambda *arguments: calls.append(1) or -1),
         in_kernel(wholly=False) as counts,
-        dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
     ):
         check(buffer.sample(50), frames)
     assert (bool(calls), any(counts)) == (codec.name == "zstd", codec.name != "zstd")
@@ -353,11 +353,17 @@ def test_a_cold_disk_is_told_of_all_that_follows(path: str) -> None:
         refuse_from = refusing
         told.clear()
         asked.clear()
-        with dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer:
+        with (
+            dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
+            instead("posix_fadvise", fadvise),
+            instead("preadv2", preadv2),
+            in_kernel() as reads,
+        ):
             check(buffer.sample(60), frames)
+            counts[:] = reads
 
-    one_thread = mock.patch.object(compiled, "LEAST_PIECES", 1 << 20)
-    with one_thread, instead("posix_fadvise", fadvise), instead("preadv2", preadv2), in_kernel() as counts:
+    one_thread, counts = mock.patch.object(compiled, "LEAST_PIECES", 1 << 20), list[int]()
+    with one_thread:
         read(refusing=1000)
         chunks_read, calls = len(asked), len(counts)
         assert chunks_read > 15
@@ -385,10 +391,10 @@ def test_a_read_that_gives_less_is_gone_on_with(path: str, end: bool) -> None:
         return len(data)
 
     with (
+        dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
         instead("preadv2", preadv2),
         instead("pread", pread),
         in_kernel(wholly=not end) as counts,
-        dr.ReplayBuffer.open(path, mode="r", seed=0, cache_bytes=0) as buffer,
     ):
         check(buffer.sample(60), frames)
     assert any(counts) != end

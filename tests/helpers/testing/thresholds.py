@@ -105,7 +105,7 @@ THRESHOLDS = (
     Threshold("reading.bytelog", "READ_BYTES", 100, "a log is read piece by piece"),
     Threshold("storage.spared", "LOOKED_BYTES", 7, "what is lost of a log is looked for piece by piece"),
     Threshold("index.later_values", "BLOCK_BYTES", 100, "the values of one call are several blocks"),
-    Threshold("index.log", "UNEXPLAINED_ROWS", 3, "rows whose tail is lost are looked at block by block"),
+    Threshold("index.log", "LOOKED_ROWS", 3, "start codes are looked at block by block"),
     Threshold("index.episodes", "LOOKED_ROWS", 3, "an episode's first row is looked for in several steps"),
     Threshold("sampling.rank_based", "MASS_BLOCK", 4, "the table of masses grows"),
     Threshold("sampling.places", "LEAST_ROWS", 8, "a sampler's tree grows with what the windows hold"),
