@@ -115,6 +115,13 @@ class Files(Protocol):
     def read(self, path: str) -> bytes:
         """Return the whole file."""
 
+    def holds(self, path: str, data: bytes) -> bool:
+        """Tell whether a file that can be read has just these bytes."""
+        try:
+            return self.read(path) == data
+        except OSError:
+            return False
+
     def list(self, path: str) -> list[str]:
         """Return the sorted names in a directory, empty if there is none."""
 

@@ -197,6 +197,16 @@ class LocalFiles(Files):
             file = LocalFile(path, write=False)  # another machine has replaced it
         return file.pread(file.size(), 0)
 
+    def holds(self, path: str, data: bytes) -> bool:
+        try:
+            fd = os.open(path, READ)
+            try:
+                return os.pread(fd, len(data) + 1, 0) == data
+            finally:
+                os.close(fd)
+        except OSError:
+            return False
+
     def list(self, path: str) -> list[str]:
         return sorted(_of_what_is_there(with_room, os.listdir, path) or ())
 

@@ -162,6 +162,8 @@ class Store:
         self._made: Known[Made] = {}
         self._cut_streams: set[str] = set()
         """The streams that :meth:`cuts` was asked for."""
+        self._durable: dict[str, Commit] = {}
+        """The record of each stream that was known to be durable last."""
 
     @staticmethod
     def create(
@@ -234,35 +236,32 @@ class Store:
         """Tell whether there is a stream of that name; where it has no record, which may be lost, all are listed."""
         file = os.path.join(self.stream_path(check_key(name, "stream")), metadata.NAME)
         with fs.translate_reads(file):
-            return self.files.size(file) is not None or name in self._streams_there()
+            return self.files.size(file) is not None or name in self.newest_commits()
 
     def newest_commits(self, writer: StreamWriter | None = None) -> dict[str, Commit]:
         """Return the newest commit of each stream by name, in the order of their numbers; a writer has its own."""
-        own = {} if writer is None else {writer.name: writer.commit_record}
-        others = (name for name in self._streams_there() if name not in own)
-        commits = own | {name: self.newest_commit(name) for name in others}
+        commits = {} if writer is None else {writer.name: writer.commit_record}
+        folder = os.path.join(self.path, STREAMS)
+        for name in metadata.nodes(self.files, folder):
+            if name not in commits:
+                found = stream.same_commit(self.files, f"{folder}/{name}")
+                if found is not None or self._is_stream(name):
+                    commits[name] = found or self.newest_commit(name)
+        if not commits:
+            stream.check_there(self.files, self.path)
+            raise CorruptionError(f"{folder!r} holds no stream", file=folder)
         numbers = sorted(commit.stream for commit in commits.values())
         if len(set(numbers)) != len(numbers):
             file = os.path.join(self.path, STREAMS)
             raise CorruptionError(f"two streams of {self.path!r} have the same number: {numbers}", file=file)
         return dict(sorted(commits.items(), key=lambda item: item[1].stream))
 
-    def _streams_there(self) -> list[str]:
-        """Return the names of all streams, in no particular order."""
-        folder = os.path.join(self.path, STREAMS)
-        names = []
-        with fs.translate_reads(folder):
-            for name in metadata.nodes(self.files, folder):
-                file = os.path.join(folder, name, metadata.NAME)
-                if self.files.size(file) is not None:
-                    names.append(name)
-                elif name == FIRST_STREAM or metadata.nodes(self.files, os.path.join(folder, name)):
-                    self.newest_commit(name)  # as it is replaced, it may be missing for a moment
-                    names.append(name)
-        if not names:
-            stream.check_there(self.files, self.path)
-            raise CorruptionError(f"{folder!r} holds no stream", file=folder)
-        return names
+    def _is_stream(self, name: str) -> bool:
+        """Tell whether what is there under a name is a stream: its record may be missing, but not all else."""
+        place = self.stream_path(name)
+        file = os.path.join(place, metadata.NAME)
+        with fs.translate_reads(file):
+            return self.files.size(file) is not None or name == FIRST_STREAM or bool(metadata.nodes(self.files, place))
 
     def check_stream(
         self, name: str, num_envs: int | None, capacity: int | None, checkpoint: Checkpoint | None = None
@@ -605,8 +604,10 @@ class Store:
         looked = checkpoint_document(checkpoint)
         writing = f"writing the checkpoint {checkpoint.name!r} of"
         with writer.fail_stop(writing):
-            for name in others:  # a record that was read may not be durable yet
-                self.files.sync_dir(self.stream_path(name))
+            for name, commit in others.items():  # a record that was read may not be durable yet
+                if self._durable.get(name) is not commit:
+                    self.files.sync_dir(self.stream_path(name))
+                    self._durable[name] = commit
             temporary = fs.unused(self.files, os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}"))
             lay_out_checkpoint(self.files, temporary, document, values, staged)
             if moved := fs.allowed(self.files.rename, temporary, target, refusals=fs.TAKEN):
@@ -618,7 +619,8 @@ class Store:
             raise CheckpointError(f"what is left of a dropped checkpoint is at {target!r}; choose another name")
         for name, commit in others.items():
             newest = stream.read_commit(self.files, self.stream_path(name))
-            if newest.evicted_since(commit) or newest.timeline != commit.timeline or commit.back:
+            moved = newest is not commit and (newest.evicted_since(commit) or newest.timeline != commit.timeline)
+            if moved or commit.back:
                 self.drop_checkpoint(checkpoint.name, writer, staged)
                 return False
         if others:
@@ -690,7 +692,6 @@ def _checkpoint(folder: str, stored: dict[str, Any]) -> Checkpoint:
 def checkpoint_document(checkpoint: Checkpoint, parent: str = CHECKPOINTS) -> bytes:
     """Return the document of a checkpoint in a directory called ``parent``; raise InputError if it is too large."""
     attributes: dict[str, Any] = {
-        "cut": {name: commit.to_json() for name, commit in checkpoint.cut.items()},
         "state": checkpoint.state,
         "metadata": checkpoint.metadata,
         "time": checkpoint.time,
@@ -701,8 +702,10 @@ def checkpoint_document(checkpoint: Checkpoint, parent: str = CHECKPOINTS) -> by
         **({attachments.GROUP: attachments.to_json(checkpoint.attachments)} if checkpoint.attachments else {}),
         **{flag: True for flag in ("kept", "pending") if getattr(checkpoint, flag)},
     }
-    document = metadata.group_document(attributes, f"{parent}/{checkpoint.name}")
-    return metadata.dump(document, f"the checkpoint {checkpoint.name!r}, with the sampler's state,")
+    parts = {name: metadata.canonical(value) for name, value in attributes.items()}
+    parts["cut"] = metadata.joined({name: commit.text for name, commit in checkpoint.cut.items()})
+    what = f"the checkpoint {checkpoint.name!r}, with the sampler's state,"
+    return metadata.group_bytes(parts, f"{parent}/{checkpoint.name}", what)
 
 
 def lay_out_checkpoint(

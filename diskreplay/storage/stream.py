@@ -1091,6 +1091,8 @@ def read_commit(files: fs.Files, path: str) -> Commit:
 
     Raises CorruptionError if there is none, StoreNotFoundError if the store was removed.
     """
+    if (again := same_commit(files, path)) is not None:
+        return again
     metadata.check_no_link(files, os.path.dirname(path), path)
     try:
         with fs.translate_reads(path):
@@ -1100,10 +1102,14 @@ def read_commit(files: fs.Files, path: str) -> Commit:
         check_there(files, store)
         message = f"the stream {name!r} of {store!r} is missing, or its commit record {metadata.NAME}"
         raise CorruptionError(message, file=os.path.join(path, metadata.NAME), stream=name) from error
+    found = Commit.from_json(metadata.attributes(path, data), os.path.join(path, metadata.NAME))
+    if len(_known) >= MOST_KNOWN:
+        _known.clear()
+    _known[path] = data, found
+    return found
+
+
+def same_commit(files: fs.Files, path: str) -> Commit | None:
+    """Return the stream's newest commit record if it is the one that was read last, else None."""
     known = _known.get(path)
-    if known is None or known[0] != data:
-        known = data, Commit.from_json(metadata.attributes(path, data), os.path.join(path, metadata.NAME))
-        if len(_known) >= MOST_KNOWN:
-            _known.clear()
-        _known[path] = known
-    return known[1]
+    return known[1] if known is not None and files.holds(f"{path}/{metadata.NAME}", known[0]) else None
