@@ -115,12 +115,15 @@ class Files(Protocol):
     def read(self, path: str) -> bytes:
         """Return the whole file."""
 
-    def holds(self, path: str, data: bytes) -> bool:
-        """Tell whether a file that can be read has just these bytes."""
-        try:
-            return self.read(path) == data
-        except OSError:
-            return False
+    def are(self, files: Iterable[tuple[str, bytes]]) -> list[bool]:
+        """Tell of each file whether it can be read and has just these bytes."""
+        found = []
+        for path, data in files:
+            try:
+                found.append(self.read(path) == data)
+            except OSError:
+                found.append(False)
+        return found
 
     def list(self, path: str) -> list[str]:
         """Return the sorted names in a directory, empty if there is none."""

@@ -241,19 +241,20 @@ class Store:
     def newest_commits(self, writer: StreamWriter | None = None) -> dict[str, Commit]:
         """Return the newest commit of each stream by name, in the order of their numbers; a writer has its own."""
         commits = {} if writer is None else {writer.name: writer.commit_record}
-        folder = os.path.join(self.path, STREAMS)
-        for name in metadata.nodes(self.files, folder):
-            if name not in commits:
-                found = stream.same_commit(self.files, f"{folder}/{name}")
-                if found is not None or self._is_stream(name):
-                    commits[name] = found or self.newest_commit(name)
+        folder = self.stream_path("")
+        names = [name for name in metadata.nodes(self.files, folder) if name not in commits]
+        same = stream.unchanged(self.files, (folder + name for name in names))
+        for name in names:
+            if (known := same.get(folder + name)) is not None:
+                commits[name] = known
+            elif self._is_stream(name):
+                commits[name] = self.newest_commit(name)
         if not commits:
             stream.check_there(self.files, self.path)
             raise CorruptionError(f"{folder!r} holds no stream", file=folder)
-        numbers = sorted(commit.stream for commit in commits.values())
-        if len(set(numbers)) != len(numbers):
-            file = os.path.join(self.path, STREAMS)
-            raise CorruptionError(f"two streams of {self.path!r} have the same number: {numbers}", file=file)
+        if len({commit.stream for commit in commits.values()}) != len(commits):
+            numbers = sorted(commit.stream for commit in commits.values())
+            raise CorruptionError(f"two streams of {self.path!r} have the same number: {numbers}", file=folder)
         return dict(sorted(commits.items(), key=lambda item: item[1].stream))
 
     def _is_stream(self, name: str) -> bool:
@@ -464,15 +465,14 @@ class Store:
 
     def _checkpoints_made(self) -> list[Made]:
         """Return what is remembered of each checkpoint that is there now, oldest first."""
-        streams = tuple(self._cut_streams)
-        self._made = known = self._said(
-            lambda one: Made(
-                one.order, one.kept, one.pending, one.maker, {name: one.cut.get(name) for name in streams}
-            ), self._made,
-        )  # fmt: skip
+        self._made = known = self._said(self._remembered, self._made)
         made = sorted((one for _, one in known.values()), key=lambda one: one.order)
         self._greatest = max([self._greatest or 0, *(one.order[0] for one in made)])
         return made
+
+    def _remembered(self, one: Checkpoint) -> Made:
+        """Return what is remembered of a checkpoint."""
+        return Made(one.order, one.kept, one.pending, one.maker, {name: one.cut.get(name) for name in self._cut_streams})
 
     def checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
         """Return all checkpoints, oldest first, or only those whose names are ``among`` these."""
@@ -500,7 +500,7 @@ class Store:
             directory = os.path.join(folder, name)
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
                 data = metadata.read_bytes(self.files, directory)
-                digest = hashlib.blake2b(data, digest_size=16).digest()
+                digest = _digest(data)
                 if name in known and known[name][0] == digest:
                     found[name] = known[name]
                     continue
@@ -523,20 +523,18 @@ class Store:
 
     def checkpoint(self, name: str) -> Checkpoint:
         """Return the checkpoint of that name; raise CheckpointError if there is none."""
-        found = self._checkpoint(name)
-        if found.pending:
+        found = self._said(lambda one: one, {}, [check_key(name, "checkpoint")])
+        if name not in found or found[name][1].pending:
             raise self._no_checkpoint(name)
-        return found
+        return found[name][1]
 
-    def _checkpoint(self, name: str) -> Checkpoint:
-        """Return the checkpoint of that name, pending or not, with errors as :meth:`checkpoint`."""
-        try:
-            return read_checkpoint(self.files, os.path.join(self.path, CHECKPOINTS, check_key(name, "checkpoint")))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            stream.check_there(self.files, self.path)
-            raise self._no_checkpoint(name) from error
+    def _check_made(self, name: str) -> None:
+        """Raise CheckpointError if there is no checkpoint of that name, pending or not."""
+        if not self._said(self._remembered, self._made, [check_key(name, "checkpoint")]):
+            raise self._no_checkpoint(name)
 
     def _no_checkpoint(self, name: str) -> CheckpointError:
+        stream.check_there(self.files, self.path)
         return CheckpointError(f"there is no checkpoint {name!r}; there are {self.checkpoint_names() or 'none'}")
 
     def reading(self, checkpoint: Checkpoint | None) -> contextlib.AbstractContextManager[None]:
@@ -600,8 +598,8 @@ class Store:
         target = self.check_new_checkpoint(checkpoint.name)
         checkpoint = checkpoint.numbered(writer.commit_record.last_checkpoint, writer.name, values)
         others = {name: commit for name, commit in checkpoint.cut.items() if name != writer.name}
-        document = checkpoint_document(dataclasses.replace(checkpoint, pending=bool(others)))
         looked = checkpoint_document(checkpoint)
+        made = checkpoint_document(dataclasses.replace(checkpoint, pending=True)) if others else looked
         writing = f"writing the checkpoint {checkpoint.name!r} of"
         with writer.fail_stop(writing):
             for name, commit in others.items():  # a record that was read may not be durable yet
@@ -609,7 +607,7 @@ class Store:
                     self.files.sync_dir(self.stream_path(name))
                     self._durable[name] = commit
             temporary = fs.unused(self.files, os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}"))
-            lay_out_checkpoint(self.files, temporary, document, values, staged)
+            lay_out_checkpoint(self.files, temporary, made, values, staged)
             if moved := fs.allowed(self.files.rename, temporary, target, refusals=fs.TAKEN):
                 self.files.sync_dir(os.path.dirname(target))
             else:  # another made one of that name meanwhile
@@ -617,8 +615,10 @@ class Store:
         if not moved:
             self.check_new_checkpoint(checkpoint.name)
             raise CheckpointError(f"what is left of a dropped checkpoint is at {target!r}; choose another name")
-        for name, commit in others.items():
-            newest = stream.read_commit(self.files, self.stream_path(name))
+        places = [self.stream_path(name) for name in others]
+        same = stream.unchanged(self.files, places)
+        for place, commit in zip(places, others.values(), strict=True):
+            newest = same.get(place) or stream.read_commit(self.files, place)
             moved = newest is not commit and (newest.evicted_since(commit) or newest.timeline != commit.timeline)
             if moved or commit.back:
                 self.drop_checkpoint(checkpoint.name, writer, staged)
@@ -627,6 +627,7 @@ class Store:
             with writer.fail_stop(writing):
                 temporary = os.path.join(writer.scratch, ".tmp-looked")
                 fs.replace(self.files, os.path.join(target, metadata.NAME), looked, temporary)
+        self._made[checkpoint.name] = _digest(looked), self._remembered(checkpoint)  # to parse it would take as long
         return True
 
     def drop_checkpoint(self, name: str, writer: StreamWriter, staged: Staged | None = None) -> None:
@@ -637,7 +638,7 @@ class Store:
         """
         action = f"dropping the checkpoint {name!r} of"
         writer.check_place(action)  # before another store's checkpoints are looked through
-        self._checkpoint(name)
+        self._check_made(name)
         place = os.path.join(self.path, CHECKPOINTS, name)
         writer.dropped = True
         with writer.fail_stop(action):
@@ -651,13 +652,17 @@ class Store:
                 self.files.sync_dir(place)  # without a document there is no checkpoint
                 writer.remove_half_made(place)
         if not moved:
-            self._checkpoint(name)  # raises if another process has just dropped it
+            self._check_made(name)  # raises if another process has just dropped it
             raise CheckpointError(f"the file system does not let {place!r} be moved or removed; mend its permissions")
 
 
 def check_sizes(num_envs: int, capacity: int) -> None:
     """Raise InputError if no stream can have so many environments, and transitions in its window."""
     check_size(check_count("num_envs", num_envs, most=MAX_ENVS), capacity)
+
+
+def _digest(document: bytes) -> bytes:
+    return hashlib.blake2b(document, digest_size=16).digest()
 
 
 def newest(checkpoints: Iterable[Checkpoint], maker: str | None) -> Checkpoint | None:

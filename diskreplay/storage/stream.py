@@ -1091,8 +1091,8 @@ def read_commit(files: fs.Files, path: str) -> Commit:
 
     Raises CorruptionError if there is none, StoreNotFoundError if the store was removed.
     """
-    if (again := same_commit(files, path)) is not None:
-        return again
+    if same := unchanged(files, [path]):
+        return same[path]
     metadata.check_no_link(files, os.path.dirname(path), path)
     try:
         with fs.translate_reads(path):
@@ -1109,7 +1109,9 @@ def read_commit(files: fs.Files, path: str) -> Commit:
     return found
 
 
-def same_commit(files: fs.Files, path: str) -> Commit | None:
-    """Return the stream's newest commit record if it is the one that was read last, else None."""
-    known = _known.get(path)
-    return known[1] if known is not None and files.holds(f"{path}/{metadata.NAME}", known[0]) else None
+def unchanged(files: fs.Files, paths: Iterable[str]) -> dict[str, Commit]:
+    """Return the newest commit records of those streams, by path, that have the record which was read of them last."""
+    paths = [path for path in paths if path in _known]
+    known = [_known[path] for path in paths]
+    same = files.are([(f"{path}/{metadata.NAME}", record[0]) for path, record in zip(paths, known, strict=True)])
+    return {path: record[1] for path, record, is_same in zip(paths, known, same, strict=True) if is_same}
