@@ -166,7 +166,7 @@ class Streams:
             self._records = None
             self.size_cache()
             return
-        commits = checkpoint.cut if checkpoint else self.store.newest_commits()
+        commits = checkpoint.cut if checkpoint else self.store.newest_commits(self.writer)
         stands = {name: stream.disk.commit_record for name, stream in self._open.items()}
         new = {name: now for name, now in commits.items() if (was := stands.get(name)) is not now and was != now}
         if new or self.held is None or self.gate.stale:

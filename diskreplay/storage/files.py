@@ -115,14 +115,14 @@ class Files(Protocol):
     def read(self, path: str) -> bytes:
         """Return the whole file."""
 
-    def are(self, files: Iterable[tuple[str, bytes]]) -> list[bool]:
-        """Tell of each file whether it can be read and has just these bytes."""
-        found = []
-        for path, data in files:
+    def read_small(self, paths: Iterable[str]) -> list[bytes | None]:
+        """Return the whole of each file, or None for one that cannot be read, or is large."""
+        found: list[bytes | None] = []
+        for path in paths:
             try:
-                found.append(self.read(path) == data)
+                found.append(self.read(path))
             except OSError:
-                found.append(False)
+                found.append(None)
         return found
 
     def list(self, path: str) -> list[str]:

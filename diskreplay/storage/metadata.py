@@ -57,12 +57,13 @@ canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=Fa
 
 def joined(parts: Mapping[str, str]) -> str:
     """Return the canonical JSON of an object of which the values are canonical JSON already."""
-    return "{%s}" % ",".join([f"{encode_basestring_ascii(name)}:{parts[name]}" for name in sorted(parts)])
+    return f"{{{','.join([f'{encode_basestring_ascii(name)}:{parts[name]}' for name in sorted(parts)])}}}"
 
 
 def group_bytes(parts: Mapping[str, str], node: str, what: str) -> bytes:
     """Return the bytes of :func:`group_document` as :func:`dump`, for attributes whose values are canonical JSON."""
-    ours = joined({**parts, CHECKSUM: str(_checksum(joined(parts), node))})
+    text = joined(parts)
+    ours = f'{text[:-1]},"{CHECKSUM}":{_checksum(text, node)}}}'
     data = _checked(f'{{"zarr_format":3,"node_type":"group","attributes":{{"{KEY}":{ours}}}}}'.encode(), what)
     return data if len(data) > INDENTED_BYTES else dump(json.loads(data), what)
 

@@ -226,7 +226,7 @@ class Store:
                 fs.replace(self.files, file, root.copy(document)[root.COPY])
 
     def stream_path(self, name: str) -> str:
-        return os.path.join(self.path, STREAMS, name)
+        return f"{self.path}/{STREAMS}/{name}"
 
     def stream_names(self) -> list[str]:
         """Return the names of all streams, in the order of their numbers."""
@@ -241,12 +241,12 @@ class Store:
     def newest_commits(self, writer: StreamWriter | None = None) -> dict[str, Commit]:
         """Return the newest commit of each stream by name, in the order of their numbers; a writer has its own."""
         commits = {} if writer is None else {writer.name: writer.commit_record}
-        folder = self.stream_path("")
+        folder = self.stream_path("")  # with a separator last
         names = [name for name in metadata.nodes(self.files, folder) if name not in commits]
-        same = stream.unchanged(self.files, (folder + name for name in names))
+        read = stream.read_commits(self.files, [folder + name for name in names])
         for name in names:
-            if (known := same.get(folder + name)) is not None:
-                commits[name] = known
+            if (found := read.get(folder + name)) is not None:
+                commits[name] = found
             elif self._is_stream(name):
                 commits[name] = self.newest_commit(name)
         if not commits:
@@ -472,7 +472,9 @@ class Store:
 
     def _remembered(self, one: Checkpoint) -> Made:
         """Return what is remembered of a checkpoint."""
-        return Made(one.order, one.kept, one.pending, one.maker, {name: one.cut.get(name) for name in self._cut_streams})
+        return Made(
+            one.order, one.kept, one.pending, one.maker, {name: one.cut.get(name) for name in self._cut_streams}
+        )
 
     def checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
         """Return all checkpoints, oldest first, or only those whose names are ``among`` these."""
@@ -616,9 +618,9 @@ class Store:
             self.check_new_checkpoint(checkpoint.name)
             raise CheckpointError(f"what is left of a dropped checkpoint is at {target!r}; choose another name")
         places = [self.stream_path(name) for name in others]
-        same = stream.unchanged(self.files, places)
+        read = stream.read_commits(self.files, places)
         for place, commit in zip(places, others.values(), strict=True):
-            newest = same.get(place) or stream.read_commit(self.files, place)
+            newest = read.get(place) or stream.read_commit(self.files, place)
             moved = newest is not commit and (newest.evicted_since(commit) or newest.timeline != commit.timeline)
             if moved or commit.back:
                 self.drop_checkpoint(checkpoint.name, writer, staged)

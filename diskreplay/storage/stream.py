@@ -24,7 +24,7 @@ import dataclasses
 import errno
 import functools
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 from numpy.typing import NDArray
@@ -1091,8 +1091,6 @@ def read_commit(files: fs.Files, path: str) -> Commit:
 
     Raises CorruptionError if there is none, StoreNotFoundError if the store was removed.
     """
-    if same := unchanged(files, [path]):
-        return same[path]
     metadata.check_no_link(files, os.path.dirname(path), path)
     try:
         with fs.translate_reads(path):
@@ -1102,16 +1100,28 @@ def read_commit(files: fs.Files, path: str) -> Commit:
         check_there(files, store)
         message = f"the stream {name!r} of {store!r} is missing, or its commit record {metadata.NAME}"
         raise CorruptionError(message, file=os.path.join(path, metadata.NAME), stream=name) from error
-    found = Commit.from_json(metadata.attributes(path, data), os.path.join(path, metadata.NAME))
-    if len(_known) >= MOST_KNOWN:
-        _known.clear()
-    _known[path] = data, found
+    return _said(path, data)
+
+
+def _said(path: str, data: bytes) -> Commit:
+    """Return the record of a stream that has these bytes; raise CorruptionError if they are none."""
+    known = _known.get(path)
+    if known is None or known[0] != data:
+        known = data, Commit.from_json(metadata.attributes(path, data), os.path.join(path, metadata.NAME))
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        _known[path] = known
+    return known[1]
+
+
+def read_commits(files: fs.Files, paths: Sequence[str]) -> dict[str, Commit]:
+    """Return the newest commit records of streams by path, but for those that :func:`read_commit` must look for."""
+    found = {}
+    for path, data in zip(paths, files.read_small([f"{path}/{metadata.NAME}" for path in paths]), strict=True):
+        if (known := _known.get(path)) is not None and known[0] == data:
+            found[path] = known[1]
+        elif data is not None:
+            with contextlib.suppress(CorruptionError):
+                metadata.check_no_link(files, os.path.dirname(path), path)
+                found[path] = _said(path, data)
     return found
-
-
-def unchanged(files: fs.Files, paths: Iterable[str]) -> dict[str, Commit]:
-    """Return the newest commit records of those streams, by path, that have the record which was read of them last."""
-    paths = [path for path in paths if path in _known]
-    known = [_known[path] for path in paths]
-    same = files.are([(f"{path}/{metadata.NAME}", record[0]) for path, record in zip(paths, known, strict=True)])
-    return {path: record[1] for path, record, is_same in zip(paths, known, same, strict=True) if is_same}
