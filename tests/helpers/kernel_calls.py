@@ -453,6 +453,12 @@ def batches_draw() -> KernelCall:
 
 
 @one
+def batches_get() -> KernelCall:
+    drawn, state = batches()
+    return KernelCall(drawn.get, {"ids": np.array([2, 5, 12])}, state=state)
+
+
+@one
 def batches_update() -> KernelCall:
     drawn, state = batches()
     given = {"index": np.array([2, 5, 12]), "errors": np.array([3.0, -4.0, 1.0])}

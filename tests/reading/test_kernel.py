@@ -165,7 +165,7 @@ def test_a_header_that_blosc_refuses_is_not_read(tmp_path: pathlib.Path) -> None
     body[2:4] = 0x30, 0
     data = chunks.seal(bytes(body))
     (tmp_path / "chunk").write_bytes(data)
-    pieces, room = np.array([[0, 0, 0, 4, 0, 0, 0, 0, 0, len(data), 0, 0]]), np.zeros((3, 1, 464), np.uint8)
+    pieces, room = np.array([[0, 0, 0, 4, 0, 0, 0, 0, 0, len(data), 1, 0, 0]]), np.zeros((3, 1, 464), np.uint8)
     with (tmp_path / "chunk").open("rb") as file:
         given = np.array([file.fileno()]), pieces, 0, 1, 4, 100, False, room[0, 0], room[1, 0], room[2]
         assert core.read(compiled.CALLS, *given) == 0
