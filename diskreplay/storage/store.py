@@ -241,11 +241,11 @@ class Store:
     def newest_commits(self, writer: StreamWriter | None = None) -> dict[str, Commit]:
         """Return the newest commit of each stream by name, in the order of their numbers; a writer has its own."""
         commits = {} if writer is None else {writer.name: writer.commit_record}
-        folder = self.stream_path("")  # with a separator last
+        folder = os.path.join(self.path, STREAMS)
         names = [name for name in metadata.nodes(self.files, folder) if name not in commits]
-        read = stream.read_commits(self.files, [folder + name for name in names])
+        read = stream.read_commits(self.files, [f"{folder}/{name}" for name in names])
         for name in names:
-            if (found := read.get(folder + name)) is not None:
+            if (found := read.get(f"{folder}/{name}")) is not None:
                 commits[name] = found
             elif self._is_stream(name):
                 commits[name] = self.newest_commit(name)
