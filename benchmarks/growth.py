@@ -100,7 +100,14 @@ def streams(folder: str, count: int) -> Found:
         buffer.extend(rows[:100], np.zeros(100, int), np.zeros(100), rows[1:], no, no)
         buffer.close()
     calls = 3 if count >= 100 else 9
+    numbers = iter(range(1_000))
+    with dr.ReplayBuffer.open(path, sampler=dr.Uniform(), seed=0) as buffer:
+        trained = {
+            "`sample(256)` of them all": median_ms(lambda: buffer.sample(256), 199),
+            "`checkpoint` of them all": median_ms(lambda: buffer.checkpoint(f"c{next(numbers)}"), 99),
+        }
     return {
+        **trained,
         "add a stream": statistics.median(harness.fresh(adding, path, f"new{number}") for number in range(5)),
         '`open(mode="r")`': median_ms(lambda: dr.ReplayBuffer.open(path, mode="r").close(), calls),
         "`verify`": median_ms(lambda: verify(path), calls),

@@ -129,13 +129,11 @@ bool draw_are_items(const draw_source *from, const int64_t *ids, int64_t n) {
 
 /* Turn a number below draw_held() into an id; `ends` says where each stream's numbers end. Return its standing. */
 static int place(const draw_source *from, const int64_t *ends, int64_t *picked) {
-    int64_t low = 0, high = from->count - 1;
-    while (low < high) {
-        int64_t middle = (low + high) / 2;
-        if (ends[middle] > *picked)
-            high = middle;
-        else
-            low = middle + 1;
+    int64_t low = 0;
+    for (int64_t left = from->count; left > 1;) { /* without a branch on what is drawn, which no processor foresees */
+        int64_t half = left / 2;
+        low += ends[low + half - 1] <= *picked ? half : 0;
+        left -= half;
     }
     int64_t first = from->windows[low].begin * from->streams[low].envs, before = low ? ends[low - 1] : 0;
     int64_t local = first + *picked - before;

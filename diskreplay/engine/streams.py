@@ -166,13 +166,13 @@ class Streams:
             self._records = None
             self.size_cache()
             return
-        commits = checkpoint.cut if checkpoint else self.store.newest_commits()
+        commits = checkpoint.cut if checkpoint else self.store.newest_commits(self.writer)
         stands = {name: stream.disk.commit_record for name, stream in self._open.items()}
-        new = {name: commit for name, commit in commits.items() if commit != stands.get(name)}
-        if new or self.held is None:
+        new = {name: now for name, now in commits.items() if (was := stands.get(name)) is not now and was != now}
+        if new or self.held is None or self.gate.stale:
             self._hold({**commits, **{name: stands[name] for name in stands.keys() - commits.keys()}})
-        with self.store.files.coming(self.store.schema, new):
-            self._open_each(commits, checkpoint)
+            with self.store.files.coming(self.store.schema, new):
+                self._open_each(commits, checkpoint)
         self.size_cache()
         self.gate.stale = False
 

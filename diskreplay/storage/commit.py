@@ -8,6 +8,7 @@ it for the last shard and for the tail, never a file's length; the shards before
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import time
@@ -279,6 +280,11 @@ class Commit:
                 del stored[name]
         tables = {name: table for name, table in self.tables.items() if name == ROWS or any(table)}
         return {"needs": [], **stored, "tables": tables}
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The canonical JSON of the record: of most of many streams nothing is new from checkpoint to checkpoint."""
+        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, stored: Any, file: str) -> Commit:

@@ -115,6 +115,16 @@ class Files(Protocol):
     def read(self, path: str) -> bytes:
         """Return the whole file."""
 
+    def read_small(self, paths: Iterable[str]) -> list[bytes | None]:
+        """Return the whole of each file, or None for one that cannot be read, or is large."""
+        found: list[bytes | None] = []
+        for path in paths:
+            try:
+                found.append(self.read(path))
+            except OSError:
+                found.append(None)
+        return found
+
     def list(self, path: str) -> list[str]:
         """Return the sorted names in a directory, empty if there is none."""
 

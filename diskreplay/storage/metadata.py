@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 import json
 import os
+from collections.abc import Mapping
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 import google_crc32c
@@ -24,8 +26,8 @@ KEY = "diskreplay"
 CHECKSUM = "checksum"
 MAX_BYTES = 16 << 20
 """The most bytes of a document."""
-INDENTED_BYTES = 1 << 16
-"""The size above which documents have no white space: they are not for people."""
+INDENTED_BYTES = 1 << 13
+"""The size above which documents have no white space: they are not for people, and Python indents 8 kB in 2 ms."""
 MAX_DEPTH = 200
 """The deepest nesting of metadata, which every reader's stack holds."""
 MAX_INTEGER_BITS = 14_280
@@ -42,9 +44,28 @@ def group_document(attributes: dict[str, Any] | None = None, node: str = "") -> 
 
 def checksum(attributes: dict[str, Any], node: str) -> int:
     """Return the CRC-32C of the node's path below the store, a line feed, and the attributes as canonical JSON."""
-    facts = {name: value for name, value in attributes.items() if name != CHECKSUM}
-    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _checksum(canonical({name: value for name, value in attributes.items() if name != CHECKSUM}), node)
+
+
+def _checksum(text: str, node: str) -> int:
     return int(google_crc32c.value(f"{node}\n{text}".encode()))
+
+
+canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+"""Returns the canonical JSON of a value: names in order, no white space, ASCII."""
+
+
+def joined(parts: Mapping[str, str]) -> str:
+    """Return the canonical JSON of an object of which the values are canonical JSON already."""
+    return f"{{{','.join([f'{encode_basestring_ascii(name)}:{parts[name]}' for name in sorted(parts)])}}}"
+
+
+def group_bytes(parts: Mapping[str, str], node: str, what: str) -> bytes:
+    """Return the bytes of :func:`group_document` as :func:`dump`, for attributes whose values are canonical JSON."""
+    text = joined(parts)
+    ours = f'{text[:-1]},"{CHECKSUM}":{_checksum(text, node)}}}'
+    data = _checked(f'{{"zarr_format":3,"node_type":"group","attributes":{{"{KEY}":{ours}}}}}'.encode(), what)
+    return data if len(data) > INDENTED_BYTES else dump(json.loads(data), what)
 
 
 def check(attributes: dict[str, Any], node: str, path: str) -> None:
@@ -116,7 +137,10 @@ def write_array(files: fs.Files, directory: str, column: StoredColumn, num_envs:
 
 def compact(document: dict[str, Any], what: str) -> bytes:
     """Return a document's bytes, without spaces; raise InputError if they are more than is read back."""
-    data = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    return _checked(json.dumps(document, separators=(",", ":"), allow_nan=False).encode(), what)
+
+
+def _checked(data: bytes, what: str) -> bytes:
     if len(data) > MAX_BYTES:
         raise InputError(f"{what} would take {len(data):,} bytes; at most {MAX_BYTES:,} are read back")
     return data

@@ -162,6 +162,8 @@ class Store:
         self._made: Known[Made] = {}
         self._cut_streams: set[str] = set()
         """The streams that :meth:`cuts` was asked for."""
+        self._durable: dict[str, Commit] = {}
+        """The record of each stream that was known to be durable last."""
 
     @staticmethod
     def create(
@@ -224,7 +226,7 @@ class Store:
                 fs.replace(self.files, file, root.copy(document)[root.COPY])
 
     def stream_path(self, name: str) -> str:
-        return os.path.join(self.path, STREAMS, name)
+        return f"{self.path}/{STREAMS}/{name}"
 
     def stream_names(self) -> list[str]:
         """Return the names of all streams, in the order of their numbers."""
@@ -234,35 +236,33 @@ class Store:
         """Tell whether there is a stream of that name; where it has no record, which may be lost, all are listed."""
         file = os.path.join(self.stream_path(check_key(name, "stream")), metadata.NAME)
         with fs.translate_reads(file):
-            return self.files.size(file) is not None or name in self._streams_there()
+            return self.files.size(file) is not None or name in self.newest_commits()
 
     def newest_commits(self, writer: StreamWriter | None = None) -> dict[str, Commit]:
         """Return the newest commit of each stream by name, in the order of their numbers; a writer has its own."""
-        own = {} if writer is None else {writer.name: writer.commit_record}
-        others = (name for name in self._streams_there() if name not in own)
-        commits = own | {name: self.newest_commit(name) for name in others}
-        numbers = sorted(commit.stream for commit in commits.values())
-        if len(set(numbers)) != len(numbers):
-            file = os.path.join(self.path, STREAMS)
-            raise CorruptionError(f"two streams of {self.path!r} have the same number: {numbers}", file=file)
-        return dict(sorted(commits.items(), key=lambda item: item[1].stream))
-
-    def _streams_there(self) -> list[str]:
-        """Return the names of all streams, in no particular order."""
+        commits = {} if writer is None else {writer.name: writer.commit_record}
         folder = os.path.join(self.path, STREAMS)
-        names = []
-        with fs.translate_reads(folder):
-            for name in metadata.nodes(self.files, folder):
-                file = os.path.join(folder, name, metadata.NAME)
-                if self.files.size(file) is not None:
-                    names.append(name)
-                elif name == FIRST_STREAM or metadata.nodes(self.files, os.path.join(folder, name)):
-                    self.newest_commit(name)  # as it is replaced, it may be missing for a moment
-                    names.append(name)
-        if not names:
+        names = [name for name in metadata.nodes(self.files, folder) if name not in commits]
+        read = stream.read_commits(self.files, [f"{folder}/{name}" for name in names])
+        for name in names:
+            if (found := read.get(f"{folder}/{name}")) is not None:
+                commits[name] = found
+            elif self._is_stream(name):
+                commits[name] = self.newest_commit(name)
+        if not commits:
             stream.check_there(self.files, self.path)
             raise CorruptionError(f"{folder!r} holds no stream", file=folder)
-        return names
+        if len({commit.stream for commit in commits.values()}) != len(commits):
+            numbers = sorted(commit.stream for commit in commits.values())
+            raise CorruptionError(f"two streams of {self.path!r} have the same number: {numbers}", file=folder)
+        return dict(sorted(commits.items(), key=lambda item: item[1].stream))
+
+    def _is_stream(self, name: str) -> bool:
+        """Tell whether what is there under a name is a stream: its record may be missing, but not all else."""
+        place = self.stream_path(name)
+        file = os.path.join(place, metadata.NAME)
+        with fs.translate_reads(file):
+            return self.files.size(file) is not None or name == FIRST_STREAM or bool(metadata.nodes(self.files, place))
 
     def check_stream(
         self, name: str, num_envs: int | None, capacity: int | None, checkpoint: Checkpoint | None = None
@@ -465,15 +465,16 @@ class Store:
 
     def _checkpoints_made(self) -> list[Made]:
         """Return what is remembered of each checkpoint that is there now, oldest first."""
-        streams = tuple(self._cut_streams)
-        self._made = known = self._said(
-            lambda one: Made(
-                one.order, one.kept, one.pending, one.maker, {name: one.cut.get(name) for name in streams}
-            ), self._made,
-        )  # fmt: skip
+        self._made = known = self._said(self._remembered, self._made)
         made = sorted((one for _, one in known.values()), key=lambda one: one.order)
         self._greatest = max([self._greatest or 0, *(one.order[0] for one in made)])
         return made
+
+    def _remembered(self, one: Checkpoint) -> Made:
+        """Return what is remembered of a checkpoint."""
+        return Made(
+            one.order, one.kept, one.pending, one.maker, {name: one.cut.get(name) for name in self._cut_streams}
+        )
 
     def checkpoints(self, among: Collection[str] | None = None) -> list[Checkpoint]:
         """Return all checkpoints, oldest first, or only those whose names are ``among`` these."""
@@ -501,7 +502,7 @@ class Store:
             directory = os.path.join(folder, name)
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # being dropped right now
                 data = metadata.read_bytes(self.files, directory)
-                digest = hashlib.blake2b(data, digest_size=16).digest()
+                digest = _digest(data)
                 if name in known and known[name][0] == digest:
                     found[name] = known[name]
                     continue
@@ -524,20 +525,18 @@ class Store:
 
     def checkpoint(self, name: str) -> Checkpoint:
         """Return the checkpoint of that name; raise CheckpointError if there is none."""
-        found = self._checkpoint(name)
-        if found.pending:
+        found = self._said(lambda one: one, {}, [check_key(name, "checkpoint")])
+        if name not in found or found[name][1].pending:
             raise self._no_checkpoint(name)
-        return found
+        return found[name][1]
 
-    def _checkpoint(self, name: str) -> Checkpoint:
-        """Return the checkpoint of that name, pending or not, with errors as :meth:`checkpoint`."""
-        try:
-            return read_checkpoint(self.files, os.path.join(self.path, CHECKPOINTS, check_key(name, "checkpoint")))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            stream.check_there(self.files, self.path)
-            raise self._no_checkpoint(name) from error
+    def _check_made(self, name: str) -> None:
+        """Raise CheckpointError if there is no checkpoint of that name, pending or not."""
+        if not self._said(self._remembered, self._made, [check_key(name, "checkpoint")]):
+            raise self._no_checkpoint(name)
 
     def _no_checkpoint(self, name: str) -> CheckpointError:
+        stream.check_there(self.files, self.path)
         return CheckpointError(f"there is no checkpoint {name!r}; there are {self.checkpoint_names() or 'none'}")
 
     def reading(self, checkpoint: Checkpoint | None) -> contextlib.AbstractContextManager[None]:
@@ -601,14 +600,16 @@ class Store:
         target = self.check_new_checkpoint(checkpoint.name)
         checkpoint = checkpoint.numbered(writer.commit_record.last_checkpoint, writer.name, values)
         others = {name: commit for name, commit in checkpoint.cut.items() if name != writer.name}
-        document = checkpoint_document(dataclasses.replace(checkpoint, pending=bool(others)))
         looked = checkpoint_document(checkpoint)
+        made = checkpoint_document(dataclasses.replace(checkpoint, pending=True)) if others else looked
         writing = f"writing the checkpoint {checkpoint.name!r} of"
         with writer.fail_stop(writing):
-            for name in others:  # a record that was read may not be durable yet
-                self.files.sync_dir(self.stream_path(name))
+            for name, commit in others.items():  # a record that was read may not be durable yet
+                if self._durable.get(name) is not commit:
+                    self.files.sync_dir(self.stream_path(name))
+                    self._durable[name] = commit
             temporary = fs.unused(self.files, os.path.join(writer.scratch, f".tmp-checkpoint-{checkpoint.name}"))
-            lay_out_checkpoint(self.files, temporary, document, values, staged)
+            lay_out_checkpoint(self.files, temporary, made, values, staged)
             if moved := fs.allowed(self.files.rename, temporary, target, refusals=fs.TAKEN):
                 self.files.sync_dir(os.path.dirname(target))
             else:  # another made one of that name meanwhile
@@ -616,15 +617,19 @@ class Store:
         if not moved:
             self.check_new_checkpoint(checkpoint.name)
             raise CheckpointError(f"what is left of a dropped checkpoint is at {target!r}; choose another name")
-        for name, commit in others.items():
-            newest = stream.read_commit(self.files, self.stream_path(name))
-            if newest.evicted_since(commit) or newest.timeline != commit.timeline or commit.back:
+        places = [self.stream_path(name) for name in others]
+        read = stream.read_commits(self.files, places)
+        for place, commit in zip(places, others.values(), strict=True):
+            newest = read.get(place) or stream.read_commit(self.files, place)
+            moved = newest is not commit and (newest.evicted_since(commit) or newest.timeline != commit.timeline)
+            if moved or commit.back:
                 self.drop_checkpoint(checkpoint.name, writer, staged)
                 return False
         if others:
             with writer.fail_stop(writing):
                 temporary = os.path.join(writer.scratch, ".tmp-looked")
                 fs.replace(self.files, os.path.join(target, metadata.NAME), looked, temporary)
+        self._made[checkpoint.name] = _digest(looked), self._remembered(checkpoint)  # to parse it would take as long
         return True
 
     def drop_checkpoint(self, name: str, writer: StreamWriter, staged: Staged | None = None) -> None:
@@ -635,7 +640,7 @@ class Store:
         """
         action = f"dropping the checkpoint {name!r} of"
         writer.check_place(action)  # before another store's checkpoints are looked through
-        self._checkpoint(name)
+        self._check_made(name)
         place = os.path.join(self.path, CHECKPOINTS, name)
         writer.dropped = True
         with writer.fail_stop(action):
@@ -649,13 +654,17 @@ class Store:
                 self.files.sync_dir(place)  # without a document there is no checkpoint
                 writer.remove_half_made(place)
         if not moved:
-            self._checkpoint(name)  # raises if another process has just dropped it
+            self._check_made(name)  # raises if another process has just dropped it
             raise CheckpointError(f"the file system does not let {place!r} be moved or removed; mend its permissions")
 
 
 def check_sizes(num_envs: int, capacity: int) -> None:
     """Raise InputError if no stream can have so many environments, and transitions in its window."""
     check_size(check_count("num_envs", num_envs, most=MAX_ENVS), capacity)
+
+
+def _digest(document: bytes) -> bytes:
+    return hashlib.blake2b(document, digest_size=16).digest()
 
 
 def newest(checkpoints: Iterable[Checkpoint], maker: str | None) -> Checkpoint | None:
@@ -690,7 +699,6 @@ def _checkpoint(folder: str, stored: dict[str, Any]) -> Checkpoint:
 def checkpoint_document(checkpoint: Checkpoint, parent: str = CHECKPOINTS) -> bytes:
     """Return the document of a checkpoint in a directory called ``parent``; raise InputError if it is too large."""
     attributes: dict[str, Any] = {
-        "cut": {name: commit.to_json() for name, commit in checkpoint.cut.items()},
         "state": checkpoint.state,
         "metadata": checkpoint.metadata,
         "time": checkpoint.time,
@@ -701,8 +709,10 @@ def checkpoint_document(checkpoint: Checkpoint, parent: str = CHECKPOINTS) -> by
         **({attachments.GROUP: attachments.to_json(checkpoint.attachments)} if checkpoint.attachments else {}),
         **{flag: True for flag in ("kept", "pending") if getattr(checkpoint, flag)},
     }
-    document = metadata.group_document(attributes, f"{parent}/{checkpoint.name}")
-    return metadata.dump(document, f"the checkpoint {checkpoint.name!r}, with the sampler's state,")
+    parts = {name: metadata.canonical(value) for name, value in attributes.items()}
+    parts["cut"] = metadata.joined({name: commit.text for name, commit in checkpoint.cut.items()})
+    what = f"the checkpoint {checkpoint.name!r}, with the sampler's state,"
+    return metadata.group_bytes(parts, f"{parent}/{checkpoint.name}", what)
 
 
 def lay_out_checkpoint(

@@ -24,7 +24,7 @@ import dataclasses
 import errno
 import functools
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 from numpy.typing import NDArray
@@ -1100,6 +1100,11 @@ def read_commit(files: fs.Files, path: str) -> Commit:
         check_there(files, store)
         message = f"the stream {name!r} of {store!r} is missing, or its commit record {metadata.NAME}"
         raise CorruptionError(message, file=os.path.join(path, metadata.NAME), stream=name) from error
+    return _said(path, data)
+
+
+def _said(path: str, data: bytes) -> Commit:
+    """Return the record of a stream that has these bytes; raise CorruptionError if they are none."""
     known = _known.get(path)
     if known is None or known[0] != data:
         known = data, Commit.from_json(metadata.attributes(path, data), os.path.join(path, metadata.NAME))
@@ -1107,3 +1112,16 @@ def read_commit(files: fs.Files, path: str) -> Commit:
             _known.clear()
         _known[path] = known
     return known[1]
+
+
+def read_commits(files: fs.Files, paths: Sequence[str]) -> dict[str, Commit]:
+    """Return the newest commit records of streams by path, but for those that :func:`read_commit` must look for."""
+    found = {}
+    for path, data in zip(paths, files.read_small([f"{path}/{metadata.NAME}" for path in paths]), strict=True):
+        if (known := _known.get(path)) is not None and known[0] == data:
+            found[path] = known[1]
+        elif data is not None:
+            with contextlib.suppress(CorruptionError):
+                metadata.check_no_link(files, os.path.dirname(path), path)
+                found[path] = _said(path, data)
+    return found

@@ -59,6 +59,7 @@ THRESHOLDS = (
     Threshold("reading.budget", "HELD_SHARE", 0.0, "a column with a large window is reached on disk"),
     Threshold("storage.handles", "MOST_FILES", 2, "the file that was used least recently is closed"),
     Threshold("storage.local_files", "WRITE_BYTES", 30, "parts are written without being joined to more"),
+    Threshold("storage.local_files", "SMALL_BYTES", 600, "a larger record is not read with those of other streams"),
     Threshold("storage.stream", "MAX_UNSYNCED", 1, "a commit syncs files before it opens others"),
     Threshold("storage.stream", "PUSHED_BYTES", 1, "of a pushed stream full chunks do not wait in the tail"),
     Threshold("storage.metadata", "INDENTED_BYTES", 64, "a larger document is one line"),
