@@ -562,8 +562,8 @@ cdef class Batches:
         rows.aim(arrays)
         memset(copied, 0, sizeof(copied))
         found = self.fill(
-            rows, count, given, ints(index), <float *>cnp.PyArray_DATA(weight), <float *>cnp.PyArray_DATA(discount), masks,
-            out, ints(room), copied,
+            rows, count, given, ints(index), <float *>cnp.PyArray_DATA(weight), <float *>cnp.PyArray_DATA(discount),
+            masks, out, ints(room), copied,
         )
         if not found:
             return None
@@ -581,7 +581,9 @@ cdef class Batches:
         if not self.look(rows) or most < self.draw.room(rows, count):
             return None
         cdef draw_source source = self.source(rows)
-        return found if self.choose(rows, &source, count, ints(index), <float *>cnp.PyArray_DATA(weight), ints(room)) else None
+        if not self.choose(rows, &source, count, ints(index), <float *>cnp.PyArray_DATA(weight), ints(room)):
+            return None
+        return found
 
     cdef bint choose(self, Rows rows, draw_source *source, int64_t size, int64_t *ids, float *weights,
                      int64_t *room) noexcept nogil:

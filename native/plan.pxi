@@ -275,8 +275,8 @@ def frames(Logs logs not None, Chunks rows not None, Chunks patches not None, cn
 
     Pieces are int64 ``(m, 13)``: place in the batch, step in it, row in the chunk, rows, chunk, group of environments,
     stream, file or slot, of one on disk offset, below 0 if the chunk is missing, and bytes, the places that its run of
-    rows fills, and two more. They are given as those on disk, in the order of their chunks; the stream and shard of each file; those in RAM; those that
-    wait for a commit; and whether a chunk is missing.
+    rows fills, and two more. They are given as those on disk, in the order of their chunks; the stream and shard of
+    each file; those in RAM; those that wait for a commit; and whether a chunk is missing.
     """
     cdef plan_found found
     cdef int64_t k, at, before = -1, count = logs.count, n = count_of(ids)
