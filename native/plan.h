@@ -75,8 +75,8 @@ enum { NO_RUNS, ONE_PLACE_EACH, ONE_MORE };
  * `short_rows` for 2 * n numbers.
  *
  * runs: given, ONE_PLACE_EACH if a place has room for one value of each array, or ONE_MORE if it has, in one array
- * alone, and the row after the last one goes to the place after its. Then rows that follow one another, and go to places
- * that do, are found as one run.
+ * alone, and the row after the last one goes to the place after its. Then rows that follow one another, and go to
+ * places that do, are found as one run.
  * pieces: first those of frames: those on disk, in the order of their chunks, those in RAM, those that wait for a
  * commit; then those of patches, in the same order, whose kinds are KINDS more. ends: of these six parts. files: the
  * stream and the shard of each file; those of patches after those of frames, which are `frames_files`. short_rows: the

@@ -267,8 +267,8 @@ def frames(Logs logs not None, Chunks rows not None, Chunks patches not None, cn
     Args:
         rows, patches: the column of the frames, and that of their patches.
         ids, place: int64 ``(n,)``: the rows, and the place of each in the batch.
-        runs: 1 if a place has room for one value of each array; 2 if it has, in one array alone, and the row after a run
-            goes to the place after it. Then consecutive rows at consecutive places are one run. Else 0.
+        runs: 1 if a place has room for one value of each array; 2 if it has, in one array alone, and the row after a
+            run goes to the place after it. Then consecutive rows at consecutive places are one run. Else 0.
 
     Returns the pieces of frames, those of patches or None, and int64 ``(k, 2)``: the samples with fewer steps before
     them than are wanted, and how many each has; or None if chunks of the rows' streams differ in size or codec.
