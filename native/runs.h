@@ -23,8 +23,8 @@ typedef struct {
  *
  * places: the places that its run of rows fills. From step 0 on a run has the steps of one place, and one more for each
  * other place; with `following`, which lacks step 0, one more again, which `out` lacks. chunk, group, stream: which
- * chunk it is. slot: of the cache; of a chunk on disk the number of its file, and then offset and size are where it is there,
- * the offset below 0 if it is missing. kind, key: as plan.h needs them. */
+ * chunk it is. slot: of the cache; of a chunk on disk the number of its file, and then offset and size are where it is
+ * there, the offset below 0 if it is missing. kind, key: as plan.h needs them. */
 typedef struct {
     int64_t place, step, row, rows, chunk, group, stream, slot, offset, size, places, kind, key;
 } batch_piece;
