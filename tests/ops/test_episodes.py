@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from diskreplay.errors import InputError
 from diskreplay.ops.combine import merge
 from diskreplay.ops.convert import export, import_dataset
 from diskreplay.ops.episodes import episodes, head
+from diskreplay.reading import gather
 from diskreplay.storage.column import ColumnReader
 
 
@@ -40,13 +42,17 @@ def test_episodes(path: str) -> None:
 def test_episodes_are_found_without_observations(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were read into RAM, twice as much as all episodes of ten steps take."""
     store()(path)
-    names, read_rows = set(), ColumnReader.read_rows
+    names = set()
 
-    def read(column: ColumnReader, start: int, stop: int) -> Any:
-        names.add(column.column.name)
-        return read_rows(column, start, stop)
+    def told(read: Callable[..., Any]) -> Callable[..., Any]:
+        def reads(column: ColumnReader, *args: Any) -> Any:
+            names.add(column.column.name)
+            return read(column, *args)
 
-    monkeypatch.setattr(ColumnReader, "read_rows", read)
+        return reads
+
+    monkeypatch.setattr(ColumnReader, "read_rows", told(ColumnReader.read_rows))
+    monkeypatch.setattr(gather, "read_rows", told(gather.read_rows))
     assert len(episodes(path)) == 7
     assert names == {"valid", "start", "terminated", "truncated", "reward", "place"}
 
