@@ -76,7 +76,7 @@ def _collated(items: Sequence[Tensors], *, collate_fn_map: Any = None) -> Tensor
     return Tensors({name: collate(each, collate_fn_map=collate_fn_map) for name, each in parts.items()})
 
 
-default_collate_fn_map[Tensors] = _collated
+default_collate_fn_map.update({Tensors: _collated})
 
 
 class DiskDataset(Dataset[Tensors]):  # type: ignore[misc]
