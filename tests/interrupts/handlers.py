@@ -105,7 +105,7 @@ class Subject:
         self.rows: list[int] = []
         self.serials = {False: itertools.count(), True: itertools.count(HANDLERS_SERIALS)}
         self.handling = False
-        self.names = (f"checkpoint-{number}" for number in itertools.count())
+        self.names = map("checkpoint-{}".format, itertools.count())  # in C: a generator could not be entered again
         self.kept: list[str] = []
         self.saved: Any = None
         self.make()
