@@ -204,11 +204,10 @@ class ColumnCheck:
         From the first that is not whole on, and of chunks with rows behind the last one, it says nothing.
         """
         chunk, group, offset, size, end = entries.T
-        place, items = np.arange(len(chunk)), self.reader.chunk_items
-        none, one = np.zeros_like(chunk), np.ones_like(chunk)
+        place, none, items = np.arange(len(chunk)), np.zeros_like(chunk), self.reader.chunk_items
         rows = items if self._rule else 1  # for the last value alone the whole chunk is decoded, too
-        pieces = np.stack([place, none, none, none, chunk, group, none, none, offset, size, one, none, none], axis=1)
-        pieces[:, 2:4] = items - rows, rows
+        row, count = none + (items - rows), none + rows
+        pieces = compiled.pieces_on_disk(place, none, row, count, chunk, group, none, offset, size)
         values = np.empty((len(chunk), rows, *self.column.shape), self.column.dtype)
         done = 0
         with contextlib.suppress(OSError):  # of a file that is downloaded: Python meets it again, and reports it

@@ -17,6 +17,7 @@ from diskreplay.native import core
 from diskreplay.process import background
 from diskreplay.reading.scratch import scratch
 from diskreplay.reading.target import Target
+from diskreplay.schema.ids import Ids
 from diskreplay.storage import blosc
 from diskreplay.storage.chunks import OVERHEAD_BYTES
 from diskreplay.storage.column import ColumnReader
@@ -59,6 +60,14 @@ def calls(found: Mapping[str, int]) -> core.Calls | None:
 
 FOUND = _found()
 CALLS = calls(FOUND)
+
+
+def pieces_on_disk(
+    place: Ids, step: Ids, row: Ids, rows: Ids, chunk: Ids, group: Ids, file: Ids, offset: Ids, size: Ids
+) -> Ids:  # fmt: skip
+    """Return pieces ``(n, 13)`` of chunks of one stream, each with the rows of one place; see ``native/runs.h``."""
+    none = np.zeros_like(chunk)
+    return np.stack([place, step, row, rows, chunk, group, none, file, offset, size, none + 1, none, none], axis=1)
 
 
 def reader(column: ColumnReader, out: Target, pieces: NDArray[np.int64], files: Sequence[Readable]) -> Read | None:

@@ -211,11 +211,9 @@ def read_rows(column: ColumnReader, start: int, out: Array) -> None:
     low, high = np.maximum(chunk * rows, start), np.minimum((chunk + 1) * rows, stored)
     shards, file = np.unique(chunk // column.shard_chunks, return_inverse=True)
     offset, size = column.entries.array[chunk % column.entries.length, group].T
-    none = np.zeros_like(chunk)
-    pieces = np.stack(
-        [group, (low - start) * envs, (low - chunk * rows) * envs, (high - low) * envs, chunk, group, none, file,
-         offset, size, none + 1, none, none], axis=1,
-    )  # fmt: skip
+    pieces = compiled.pieces_on_disk(
+        group, (low - start) * envs, (low - chunk * rows) * envs, (high - low) * envs, chunk, group, file, offset, size
+    )
     chunked = core.Chunks(ChunkCache(0), [column])
     found = pieces, [(0, shard) for shard in shards.tolist()], pieces[:0], pieces[:0], bool((offset < 0).any())
     run(begin(plan(chunked, found, target)), chunked.cache)

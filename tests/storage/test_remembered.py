@@ -21,6 +21,12 @@ PATH = "/a.replay"
 BOX, ZEROS = spaces.Box(-1, 1, (2,), np.float32), np.zeros(2, np.float32)
 
 
+def added(disk: SimulatedDisk, name: str) -> None:
+    """Add a row to a stream."""
+    with dr.ReplayBuffer.open(PATH, mode="a", stream=name, files=disk) as other:
+        other.add(ZEROS, 0, 0.0, ZEROS, False, False)
+
+
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The directories whose documents are parsed from here on."""
@@ -63,16 +69,11 @@ def test_opening_reads_the_record_of_each_stream_twice() -> None:
 def test_an_appender_reads_the_others_when_somebody_asks() -> None:
     disk = SimulatedDisk()
     dr.ReplayBuffer.create(PATH, BOX, spaces.Discrete(2), capacity=64, files=disk).close()
-
-    def added(name: str) -> None:
-        with dr.ReplayBuffer.open(PATH, mode="a", stream=name, files=disk) as other:
-            other.add(ZEROS, 0, 0.0, ZEROS, False, False)
-
-    added("s1"), added("s2")
+    added(disk, "s1"), added(disk, "s2")
     with dr.ReplayBuffer.open(PATH, mode="a", stream="s1", files=disk) as buffer:
         assert list(buffer.engine.streams.commits) == ["0", "s1", "s2"]
         assert not buffer.refresh()
-        added("s2")
+        added(disk, "s2")
         assert buffer.refresh()
         assert buffer.engine.streams.commits["s2"].end == 2
 
@@ -81,12 +82,7 @@ def test_a_checkpoint_does_no_more_of_a_stream_with_nothing_new_than_read_its_re
     """It was parsed, encoded, and its directory synced, each time."""
     disk = SimulatedDisk()
     dr.ReplayBuffer.create(PATH, BOX, spaces.Discrete(2), capacity=100, files=disk).close()
-
-    def added(name: str) -> None:
-        with dr.ReplayBuffer.open(PATH, mode="a", stream=name, files=disk) as other:
-            other.add(ZEROS, 0, 0.0, ZEROS, False, False)
-
-    added("s1"), added("s2")
+    added(disk, "s1"), added(disk, "s2")
     files = FaultyFiles(disk)
 
     def done(buffer: dr.ReplayBuffer, name: str) -> dict[str, int]:
@@ -101,7 +97,7 @@ def test_a_checkpoint_does_no_more_of_a_stream_with_nothing_new_than_read_its_re
         synced = {"sync_dir streams/s1": 1, "sync_dir streams/s2": 1}
         assert done(buffer, "first").items() >= (records | synced).items(), "they may not be durable yet"
         assert (done(buffer, "second"), parsed) == (records, []), "before and after it has its name"
-        added("s2")
+        added(disk, "s2")
         assert buffer.refresh()
         assert (done(buffer, "third"), parsed) == (records | {"sync_dir streams/s2": 1}, [])
 
